@@ -1,0 +1,18 @@
+"""How the penalties are differentiated. One file an engine."""
+
+from gradreg.engines.base import DifferentiationError, Engine, Evaluation
+from gradreg.engines.double_backward import DoubleBackward
+
+ENGINES: dict[str, type[Engine]] = {DoubleBackward.name: DoubleBackward}
+
+
+def engine_of(engine: str | Engine) -> Engine:
+    """The engine of that name, or the engine itself."""
+    if not isinstance(engine, str):
+        return engine
+    if engine not in ENGINES:
+        raise ValueError(f"engine={engine!r} is unknown: choose one of {', '.join(map(repr, ENGINES))}.")
+    return ENGINES[engine]()
+
+
+__all__ = ["ENGINES", "DifferentiationError", "DoubleBackward", "Engine", "Evaluation", "engine_of"]

@@ -1,0 +1,108 @@
+"""``wrt``: catching the tensors to differentiate by on their way through the model."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from gradreg.engines.inputs import Inputs, map_tensors, named_tensors, unwrapped
+
+#: The caught tensors, by ``wrt``.
+Points = dict[str, list[Tensor]]
+
+
+@contextmanager
+def tapped(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str]) -> Iterator[tuple[Inputs, Points]]:
+    """Give the inputs to call the model with, and a dict that the call fills with the tensors to differentiate by."""
+    points: Points = {name: [] for name in wrt}
+    with ExitStack() as hooks:
+        for name in wrt:
+            if is_input(name):
+                inputs = _tap_inputs(model, inputs, name, points[name])
+            else:
+                module = submodule(model, name)
+                hooks.enter_context(module.register_forward_hook(_catcher(name, points[name])))
+        yield inputs, points
+
+
+def is_input(wrt: str) -> bool:
+    return wrt == "input" or wrt.startswith("input.")
+
+
+def submodule(model: Callable[..., Any], name: str) -> nn.Module:
+    """The submodule of that name, or an error that names its neighbours."""
+    root = unwrapped(model)
+    names = [] if root is None else [n for n, _ in root.named_modules() if n]
+    if root is None or name not in names:
+        close = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or names[:5]
+        raise ValueError(
+            f"wrt={name!r} names no submodule of {type(root or model).__name__}. "
+            f"Use 'input' or a name from model.named_modules(), for instance {', '.join(map(repr, close)) or 'none here'}."
+        )
+    return root.get_submodule(name)
+
+
+def check_points(points: Points, batch: int) -> None:
+    """Every name must have caught something, with the batch in its first dimension."""
+    for name, tensors in points.items():
+        if not tensors:
+            raise ValueError(
+                f"wrt={name!r}: the forward pass put out no floating-point tensor there. "
+                "Name a module that the model calls in this pass and that returns activations."
+            )
+        for tensor in tensors:
+            if tensor.shape[:1] != (batch,):
+                raise ValueError(
+                    f"wrt={name!r} has shape {tuple(tensor.shape)} while the output has batch size {batch}: "
+                    "the batch must be dimension 0 of both. Name a module that keeps it first, or set batch_first=True."
+                )
+
+
+def _tap(tensor: Tensor, caught: list[Tensor]) -> Tensor:
+    # The model gets a clone, so that an in-place operation on it cannot change what we differentiate by.
+    point = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
+    caught.append(point)
+    return point.clone()
+
+
+def _tap_inputs(model: Callable[..., Any], inputs: Inputs, wrt: str, caught: list[Tensor]) -> Inputs:
+    key = wrt.removeprefix("input").removeprefix(".")
+
+    def tap(name: str, tensor: Tensor) -> Tensor:
+        return _tap(tensor, caught) if tensor.is_floating_point() and key in ("", name) else tensor
+
+    fed = map_tensors(tap, inputs)
+    if not caught:
+        _raise_no_input(model, inputs, wrt, key)
+    return fed
+
+
+def _raise_no_input(model: Callable[..., Any], inputs: Inputs, wrt: str, key: str) -> None:
+    tensors = named_tensors(inputs)
+    if key and key not in tensors:
+        raise ValueError(f"wrt={wrt!r} names no input. This model is given {', '.join(tensors) or 'one tensor'}.")
+    found = ", ".join(sorted({str(tensor.dtype) for tensor in tensors.values()})) or "no tensor"
+    root = unwrapped(model)
+    embeddings = [n for n, m in root.named_modules() if isinstance(m, nn.Embedding)] if root is not None else []
+    raise TypeError(
+        f"wrt={wrt!r}: the input is {found}, and only floating-point tensors have gradients. "
+        f"Differentiate by a module's output instead, wrt={(embeddings or ['<name of the embedding>'])[0]!r}."
+    )
+
+
+def _catcher(name: str, caught: list[Tensor]) -> Callable[[nn.Module, Any, Any], Any]:
+    def hook(module: nn.Module, _: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return _tap(output, caught) if output.is_floating_point() else output
+        if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and type(output) is tuple:
+            return (_tap(output[0], caught), *output[1:])  # recurrent and attention layers: activations first, then state
+        raise TypeError(
+            f"wrt={name!r}: {type(module).__name__} returns {type(output).__name__}, expected a tensor or a tuple that "
+            "begins with one. Name one of its submodules."
+        )
+
+    return hook

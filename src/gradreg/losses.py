@@ -1,0 +1,52 @@
+"""The loss of a batch and of each example, from whatever loss function the user has."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: ``loss(logits, targets)``: ``F.cross_entropy``, an ``nn.Module`` loss, or any function.
+Loss = Callable[..., Tensor]
+
+
+def batch_loss(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
+    """The loss as the user's function gives it; the mean if it gives one value an example."""
+    value = loss(logits, targets)
+    return value if value.ndim == 0 else value.mean()
+
+
+def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
+    """The loss of each example, ``[batch]``: the mean over positions where there are several."""
+    values = unreduced(loss)(logits, targets)
+    if values.ndim == 0 or values.numel() % len(logits):
+        raise ValueError(
+            f"the loss returned shape {tuple(values.shape)} for a batch of {len(logits)}, and DoubleBack needs the loss of "
+            "each example. Pass a loss that takes reduction='none' (as those of torch.nn.functional do) or returns [batch]."
+        )
+    return values.reshape(len(logits), -1).mean(1)
+
+
+def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
+    """Derivative of each example's loss by its logits, itself differentiable."""
+    (gradient,) = torch.autograd.grad(example_losses(loss, logits, targets).sum(), logits, create_graph=True)
+    return gradient
+
+
+def unreduced(loss: Loss) -> Loss:
+    """The same loss without its reduction, where it has one."""
+    if isinstance(loss, nn.Module):
+        if not hasattr(loss, "reduction"):
+            return loss
+        bare = copy.copy(loss)
+        bare.__dict__["reduction"] = "none"
+        return bare
+    try:
+        takes_reduction = "reduction" in inspect.signature(loss).parameters
+    except (TypeError, ValueError):  # builtins have no signature
+        return loss
+    return (lambda logits, targets: loss(logits, targets, reduction="none")) if takes_reduction else loss

@@ -1,0 +1,36 @@
+"""The initialisation of the authors' code."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Generator, nn
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, generator: Generator | None = None) -> None:
+    r"""Draw the weights as the authors' code did, uniformly with mean zero; biases are zero.
+
+    The standard deviation is :math:`\sqrt{2 / (n_{in} + n_{out})}` for dense layers and
+    :math:`\sqrt{4 / (n_{in} + n_{out})}` for convolutions, where :math:`n_{out}` is divided by the squared stride.
+
+    >>> layer = nn.Linear(300, 100)
+    >>> initialise(layer, torch.Generator().manual_seed(0))
+    >>> round(layer.weight.std().item(), 3), layer.bias.abs().max().item()
+    (0.071, 0.0)
+    """
+    for module in model.modules():
+        if isinstance(module, (nn.Linear, nn.Conv2d)):
+            bound = math.sqrt(3) * _standard_deviation(module)
+            module.weight.uniform_(-bound, bound, generator=generator)
+            if module.bias is not None:
+                module.bias.zero_()
+
+
+def _standard_deviation(layer: nn.Linear | nn.Conv2d) -> float:
+    if isinstance(layer, nn.Linear):
+        return math.sqrt(2 / (layer.in_features + layer.out_features))
+    taps = math.prod(layer.kernel_size)
+    fan_out = layer.out_channels * taps / math.prod(layer.stride)
+    return math.sqrt(4 / (layer.in_channels * taps + fan_out))

@@ -1,0 +1,257 @@
+"""The objective: a loss and penalties in one call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Generator, Tensor, nn
+
+from gradreg.engines import Engine, Evaluation, engine_of
+from gradreg.engines.inputs import Inputs, batch_size, logits_of, take
+from gradreg.engines.own_pass import OwnPass, call
+from gradreg.losses import Loss, batch_loss, example_loss_gradient
+from gradreg.penalties import GradientPenalty, Penalty, Probe
+
+Model = Callable[..., Any]
+
+
+class Terms(NamedTuple):
+    """What an objective gives for one batch.
+
+    Attributes:
+        total: ``loss`` plus the weighted penalties: call ``backward()`` on it.
+        loss: the plain loss, comparable between penalties.
+        penalties: the unweighted mean of each penalty that was computed in this call, by name.
+        logits: the model's output.
+    """
+
+    total: Tensor
+    loss: Tensor
+    penalties: dict[str, Tensor]
+    logits: Tensor
+
+
+class Objective:
+    r"""A loss and any number of penalties: :math:`L + \sum_j \lambda_j\, \mathrm{mean}_i\, P_j(x_i)`.
+
+    It owns the forward pass, so there is nothing to prepare before it, and leaves the caller's tensors, flags,
+    running statistics and random state as an ordinary training step would. Where penalties draw random numbers,
+    they come from ``generator``, or from a generator seeded by a single draw from PyTorch's global one.
+
+    Args:
+        loss: ``loss(logits, y)``, as ``F.cross_entropy``, ``F.mse_loss`` or your own. DoubleBack needs one that takes
+            ``reduction="none"`` or returns a value for each example.
+        penalties: any of gradreg's penalties, or your own.
+        engine: how gradients are differentiated, by name or as an :class:`~gradreg.engines.Engine`.
+        class_dim: the dimension of the output that holds the classes; 1 as in ``F.cross_entropy``.
+        check_finite: raise when a penalty is NaN or infinite. Reads one flag back from the device in each call.
+
+    Cost: one forward pass, plus for each penalty what its documentation says. Penalties of weight 0 cost nothing.
+
+    >>> import gradreg as gr, torch, torch.nn.functional as F
+    >>> model, x, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.randint(3, (8,))
+    >>> objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.0005))
+    >>> terms = objective(model, x, y)
+    >>> terms.total.backward()
+    >>> sorted(terms.penalties)
+    ['spect_reg', 'weight_decay']
+    """
+
+    def __init__(
+        self,
+        loss: Loss,
+        *penalties: Penalty,
+        engine: str | Engine = "double_backward",
+        class_dim: int = 1,
+        check_finite: bool = True,
+    ) -> None:
+        for penalty in penalties:
+            if not isinstance(penalty, Penalty):
+                raise TypeError(
+                    f"{penalty!r} is no penalty: pass instances such as gradreg.SpectReg(weight=0.03), after the loss."
+                )
+        if class_dim == 0:
+            raise ValueError("class_dim=0 is the batch: set the dimension of the output that holds the classes.")
+        self.loss = loss
+        self.penalties = penalties
+        self.engine = engine_of(engine)
+        self.class_dim = class_dim
+        self.check_finite = check_finite
+
+    def __repr__(self) -> str:
+        parts = [getattr(self.loss, "__name__", repr(self.loss)), *map(repr, self.penalties), f"engine={self.engine.name!r}"]
+        return f"Objective({', '.join(parts)})"
+
+    def __call__(
+        self,
+        model: Model,
+        x: Inputs,
+        y: Any,
+        unlabeled: Inputs | None = None,
+        generator: Generator | None = None,
+        *,
+        step: int | None = None,
+    ) -> Terms:
+        """Evaluate the loss and the penalties on one batch.
+
+        Args:
+            model: a module, or any function from inputs to logits.
+            x: the inputs: a tensor, a tuple for ``model(*x)`` or a dict for ``model(**x)``.
+            y: the targets, handed to the loss.
+            unlabeled: more inputs, for the gradient penalties that need no labels: these then average over both.
+            generator: the source of projections, dropout masks of fresh passes and random parts of the batch.
+            step: the number of the training step, for penalties with a schedule.
+        """
+        self._check_usable(unlabeled)
+        active = [job for job in self._jobs(step) if job.weight > 0]
+        _check_grad_mode(active)
+        evaluation = self._loss_pass(model, x, active)
+        _check_batch(evaluation.logits, y, active)
+        loss = batch_loss(self.loss, evaluation.logits, y)
+        if not active:
+            return Terms(loss, loss, {}, evaluation.logits)
+        values = self._values(active, _Batch(model, x, y, evaluation), unlabeled, _lazily(generator))
+        total = sum((job.weight * values[job.name] for job in active), start=loss)
+        return Terms(total, loss, values, evaluation.logits)
+
+    def _jobs(self, step: int | None) -> Iterator[_Job]:
+        """Every penalty with its weight at this step, under a name of its own."""
+        seen: Counter[str] = Counter()
+        for penalty in self.penalties:
+            seen[penalty.name] += 1
+            name = penalty.name if seen[penalty.name] == 1 else f"{penalty.name}_{seen[penalty.name]}"
+            yield _Job(name, penalty, penalty.weight * penalty.schedule.factor(step) if penalty.weight else 0.0)
+
+    def _loss_pass(self, model: Model, x: Inputs, active: list[_Job]) -> Evaluation:
+        """The forward pass of the loss, ready to be differentiated by whatever penalties share it."""
+        wrt = {p.wrt for _, p, _ in active if isinstance(p, GradientPenalty) and not p.own_pass}
+        return self.engine.evaluate(model, x, wrt=wrt) if wrt else Evaluation(logits_of(call(model, x)), {})
+
+    def _values(
+        self, active: list[_Job], batch: _Batch, unlabeled: Inputs | None, generator: Callable[[], Generator]
+    ) -> dict[str, Tensor]:
+        """The mean of each penalty over the batch, and over the unlabelled data where it can use them."""
+        values = {name: penalty(self._probe(penalty, batch, generator)) for name, penalty, _ in active}
+        if unlabeled is not None:
+            more = _Batch(batch.model, unlabeled)
+            for name, penalty, _ in active:
+                if _label_free(penalty):
+                    values[name] = torch.cat([values[name], penalty(self._probe(penalty, more, generator))])
+        means = {name: value.mean() for name, value in values.items()}
+        if self.check_finite and not torch.stack([*means.values()]).isfinite().all():
+            _raise_not_finite(means, batch)
+        return means
+
+    def _probe(self, penalty: Penalty, batch: _Batch, generator: Callable[[], Generator]) -> Probe:
+        wrt = ""
+        if isinstance(penalty, GradientPenalty):
+            wrt = penalty.wrt
+            batch = self._differentiable(penalty, batch, generator)
+        assert batch.evaluation is not None
+        logits = batch.evaluation.logits
+        return Probe(
+            logits=logits,
+            vjp=batch.evaluation.vjps.get(wrt),
+            targets=batch.y,
+            loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
+            generator=generator() if penalty.random else None,
+            class_dim=self.class_dim,
+            parameters=_trainable_parameters(batch.model),
+        )
+
+    def _differentiable(self, penalty: GradientPenalty, batch: _Batch, generator: Callable[[], Generator]) -> _Batch:
+        """The batch with the forward pass that the penalty differentiates: the loss's, or one of its own."""
+        if batch.evaluation is not None and not penalty.own_pass:
+            return batch
+        if penalty.fraction < 1:
+            batch = batch.part(penalty, generator())
+        own = OwnPass(penalty.batch_norm, _draw_seed(generator()))
+        return batch._replace(evaluation=self.engine.evaluate(batch.model, batch.x, wrt=[penalty.wrt], own=own))
+
+    def _check_usable(self, unlabeled: Inputs | None) -> None:
+        if unlabeled is not None and not any(_label_free(penalty) for penalty in self.penalties):
+            raise ValueError(
+                "unlabeled was given, but no penalty here can use it: they need labels or are no gradient penalties. "
+                "Add SpectReg, FrobReg or JacReg, or leave unlabeled out."
+            )
+
+
+class _Job(NamedTuple):
+    """A penalty, and how strongly it acts in this call."""
+
+    name: str
+    penalty: Penalty
+    weight: float
+
+
+class _Batch(NamedTuple):
+    """Inputs and, where there are any, their targets and a forward pass on them."""
+
+    model: Model
+    x: Inputs
+    y: Any = None
+    evaluation: Evaluation | None = None
+
+    def part(self, penalty: GradientPenalty, generator: Generator) -> _Batch:
+        """A random part of the batch, of at least one example."""
+        size = batch_size(self.x)
+        order = torch.randperm(size, generator=generator, device=generator.device)
+        rows = order[: max(1, round(penalty.fraction * size))]
+        return self._replace(x=take(self.x, rows), y=take(self.y, rows) if penalty.needs_targets else None)
+
+
+def _label_free(penalty: Penalty) -> bool:
+    return isinstance(penalty, GradientPenalty) and not penalty.needs_targets
+
+
+def _trainable_parameters(model: Model) -> dict[str, Tensor]:
+    return {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else {}
+
+
+def _lazily(generator: Generator | None) -> Callable[[], Generator]:
+    """The generator; where there is none, one seeded by a draw from the global one when it is first needed."""
+
+    @cache
+    def get() -> Generator:
+        return generator if generator is not None else Generator().manual_seed(_draw_seed(None))
+
+    return get
+
+
+def _draw_seed(generator: Generator | None) -> int:
+    device = "cpu" if generator is None else generator.device
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
+
+
+def _check_grad_mode(active: list[_Job]) -> None:
+    gradient_names = [name for name, penalty, _ in active if isinstance(penalty, GradientPenalty)]
+    if gradient_names and not torch.is_grad_enabled():
+        where = "torch.inference_mode()" if torch.is_inference_mode_enabled() else "torch.no_grad()"
+        raise RuntimeError(
+            f"{', '.join(gradient_names)} cannot be computed under {where}, which records no gradients. "
+            "Call the objective outside it (for validation, under torch.enable_grad()), or set the weights to 0."
+        )
+
+
+def _check_batch(logits: Tensor, y: Any, active: list[_Job]) -> None:
+    if active and isinstance(y, Tensor) and y.ndim and y.shape[0] != logits.shape[0]:
+        raise ValueError(
+            f"the output has {logits.shape[0]} examples and the targets have {y.shape[0]}: dimension 0 must be the same "
+            f"batch in both (shapes {tuple(logits.shape)} and {tuple(y.shape)}). Flatten positions inside the loss."
+        )
+
+
+def _raise_not_finite(means: dict[str, Tensor], batch: _Batch) -> None:
+    assert batch.evaluation is not None
+    name, value = next((name, value.item()) for name, value in means.items() if not value.isfinite())
+    cause = (
+        "the model's output is not finite either, so training has diverged: lower the learning rate or check the data"
+        if not batch.evaluation.logits.isfinite().all()
+        else "the gradient overflowed: lower the weight or the learning rate, warm the penalty up with "
+        "Schedule(warmup_steps=...), or leave float16 for bfloat16"
+    )
+    raise FloatingPointError(f"{name} is {value}: {cause}. (check_finite=False turns this check off.)")

@@ -1,0 +1,138 @@
+"""The two abstract kinds of penalty: any, and those on a projection of the logits' Jacobian."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from gradreg.penalties.norm import Norm, check_norm, power_sum, size
+from gradreg.penalties.probe import VJP, Probe
+from gradreg.penalties.schedule import ALWAYS, Schedule
+
+BatchNorm = Literal["train", "frozen", "running"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Penalty(ABC):
+    """A term added to the loss: ``weight`` times the batch mean of ``penalty(probe)``.
+
+    Attributes:
+        weight: the paper's lambda. Zero switches the penalty off at no cost.
+        schedule: warm-up and lazy application.
+    """
+
+    name: ClassVar[str]
+    #: Whether it draws random numbers.
+    random: ClassVar[bool] = False
+
+    weight: float
+    schedule: Schedule = ALWAYS
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise ValueError(
+                f"{type(self).__name__}: weight={self.weight!r} must be a finite number of at least 0: "
+                "a negative weight would reward what it should penalise. Use weight=0 to switch the penalty off."
+            )
+
+    def __repr__(self) -> str:
+        """As it would be written: without what is left at its default."""
+        given = [f"{f.name}={value!r}" for f in fields(self) if (value := getattr(self, f.name)) != f.default]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    @abstractmethod
+    def __call__(self, probe: Probe) -> Tensor:
+        """The unweighted value for each example, ``[batch]`` (or a scalar, for penalties of the parameters alone)."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class GradientPenalty(Penalty):
+    r"""The norm of a projection of the logits' Jacobian, :math:`\lVert J_g(x)^T c \rVert`.
+
+    All gradient penalties of the paper have this form (its section 2.3) and differ only in the cotangents
+    :math:`c` they project on. To add one, give its ``cotangents``; the rest is shared:
+
+    Attributes:
+        wrt: what to differentiate by: ``"input"`` (every floating-point input), ``"input.<key>"`` (one of several
+            inputs, by its key or position), or the name of a submodule, for its output (hidden activations, or the
+            embeddings of a text model).
+        forward: ``"shared"`` differentiates the loss's own forward pass; ``"fresh"`` runs another one, with its own
+            dropout mask, as the authors' code did for all penalties but DoubleBack. Costs one forward pass.
+        batch_norm: ``"train"`` leaves the layers in the mode of the loss's pass, as the paper: in training mode the
+            gradient runs through the batch statistics and so across examples. ``"frozen"`` takes the same statistics
+            as constants, ``"running"`` the running averages; both need a forward pass of their own.
+            Whichever is chosen, running statistics are updated once a step, by the loss's pass.
+        norm: ``"squared_l2"`` (the paper), ``"l2"``, ``"l1"``, or a :class:`~gradreg.TargetSlope`.
+        fraction: share of the batch, drawn at random, to penalise: the mean over the part has the same expectation as
+            the mean over the batch (batch norm in training mode then sees the part's statistics). It runs a forward
+            pass of its own on that part, so that a small fraction costs little.
+        chunk_size: how many cotangents to differentiate at once; None means all. Chunks are recomputed in the
+            backward pass, so that peak memory is that of one chunk, for twice the work.
+    """
+
+    #: Whether it reads labels, and so cannot use unlabelled data.
+    needs_targets: ClassVar[bool] = False
+    #: Whether the rows together are one gradient (a Jacobian), rather than samples to average.
+    rows_are_one_jacobian: ClassVar[bool] = False
+
+    wrt: str = "input"
+    forward: Literal["shared", "fresh"] = "shared"
+    batch_norm: BatchNorm = "train"
+    norm: Norm = "squared_l2"
+    fraction: float = 1.0
+    chunk_size: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_norm(self.norm)
+        if self.forward not in ("shared", "fresh"):
+            raise ValueError(f"forward={self.forward!r} is unknown: choose 'shared' or 'fresh'.")
+        if self.batch_norm not in ("train", "frozen", "running"):
+            raise ValueError(f"batch_norm={self.batch_norm!r} is unknown: choose 'train', 'frozen' or 'running'.")
+        if not 0 < self.fraction <= 1:
+            raise ValueError(f"fraction={self.fraction!r} must be above 0 and at most 1: it is a share of the batch.")
+        if self.chunk_size is not None and self.chunk_size < 1:
+            raise ValueError(f"chunk_size={self.chunk_size!r} must be at least 1, or None for all at once.")
+
+    @property
+    def own_pass(self) -> bool:
+        """Whether it penalises another function than the one the loss was computed with."""
+        return self.forward == "fresh" or self.batch_norm != "train" or self.fraction < 1
+
+    @abstractmethod
+    def cotangents(self, probe: Probe) -> Tensor:
+        """What to project on, ``[num, batch, *output]``, or ``[num, 1, *output]`` if shared by the batch."""
+
+    def __call__(self, probe: Probe) -> Tensor:
+        """The unweighted value for each example, ``[batch]``."""
+        if probe.vjp is None:
+            raise ValueError(
+                f"{type(self).__name__} needs gradients, and this probe has none: evaluate it with an Objective."
+            )
+        rows = row_powers(probe.vjp, self._full_cotangents(probe), self.norm, self.chunk_size)
+        if self.rows_are_one_jacobian:
+            rows = rows.sum(0, keepdim=True)
+        return size(rows, self.norm).mean(0)
+
+    def _full_cotangents(self, probe: Probe) -> Tensor:
+        cotangents = self.cotangents(probe)
+        return cotangents.expand(len(cotangents), *probe.logits.shape)
+
+
+def row_powers(vjp: VJP, cotangents: Tensor, norm: Norm, chunk_size: int | None) -> Tensor:
+    """Power sums of the gradient of every cotangent and example, ``[num, batch]``, chunk by chunk."""
+
+    def one_chunk(chunk: Tensor) -> Tensor:
+        return power_sum(vjp(chunk), norm)
+
+    if chunk_size is None or chunk_size >= len(cotangents):
+        return one_chunk(cotangents)
+    chunks = torch.split(cotangents, chunk_size)
+    # Without rematerialisation every chunk's graph would stay alive until the backward pass, and chunks would save nothing.
+    return torch.cat([checkpoint(one_chunk, c, use_reentrant=False, preserve_rng_state=False) for c in chunks])

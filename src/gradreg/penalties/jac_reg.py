@@ -1,0 +1,71 @@
+"""JacReg: the whole Jacobian of the probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from gradreg.penalties.base import GradientPenalty
+from gradreg.penalties.frob_reg import identity_rows
+from gradreg.penalties.norm import Norm
+from gradreg.penalties.probe import Probe, probe_of
+
+
+def jac_reg(
+    logits: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    norm: Norm = "squared_l2",
+    chunk_size: int | None = None,
+    class_dim: int = 1,
+) -> Tensor:
+    r"""Squared Frobenius norm of the Jacobian of each example's probabilities, :math:`\lVert J_f(x_i) \rVert_F^2`.
+
+    Args:
+        logits: the model's output before the softmax, ``[batch, *output]``.
+        inputs: what it was computed from, with ``requires_grad_()`` set before the forward pass.
+        norm: ``"squared_l2"``, ``"l2"`` (the Frobenius norm), ``"l1"`` or a :class:`~gradreg.TargetSlope`.
+        chunk_size: how many rows of the Jacobian to compute at once; None means all.
+        class_dim: the dimension of the logits that holds the classes.
+
+    Returns:
+        One unweighted value for each example, ``[batch]``.
+
+    >>> import torch
+    >>> x = torch.zeros(1, 2, requires_grad=True)
+    >>> jac_reg(x, x)  # at p = (1/2, 1/2) each entry of the softmax's Jacobian is 1/4 in size
+    tensor([0.2500], grad_fn=<MeanBackward1>)
+    """
+    return JacReg(weight=1.0, norm=norm, chunk_size=chunk_size)(probe_of(logits, inputs, class_dim=class_dim))
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class JacReg(GradientPenalty):
+    r"""The Jacobian regularizer of Sokolić et al.: penalise the Jacobian of the softmax output.
+
+    .. math:: \lVert J_f(x) \rVert_F^2, \qquad J_f = J_{softmax} J_g,
+        \qquad J_{softmax}^T e = p \odot (e - \langle p, e \rangle)
+
+    The paper's equation 1. As the probabilities become one-hot, :math:`J_{softmax}` and with it the penalty vanish,
+    while :class:`FrobReg` and :class:`SpectReg` do not. Needs no labels.
+
+    Per-example sum over the rows; reduced by mean over the batch. As many backward passes as outputs, in one vectorised
+    pass or in chunks of ``chunk_size`` (memory of one chunk, computed twice).
+    Takes the options of :class:`~gradreg.penalties.GradientPenalty`.
+
+    >>> import gradreg as gr, torch, torch.nn.functional as F
+    >>> model, x, y = torch.nn.Linear(4, 3), torch.randn(8, 4), torch.randint(3, (8,))
+    >>> terms = gr.Objective(F.cross_entropy, gr.JacReg(weight=1.0))(model, x, y)
+    >>> bool(terms.penalties["jac_reg"] < model.weight.square().sum() / 4)  # the softmax's Jacobian has norm at most 1/2
+    True
+    """
+
+    name: ClassVar[str] = "jac_reg"
+    rows_are_one_jacobian: ClassVar[bool] = True
+
+    def cotangents(self, probe: Probe) -> Tensor:
+        p, e = probe.probabilities(), identity_rows(probe)
+        return p * (e - (p * e).sum(probe.class_dim + 1, keepdim=True))

@@ -1,0 +1,172 @@
+"""What a penalty may see of one evaluated batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+#: Cotangents ``[num, batch, *output]`` to one gradient ``[num, batch, *point]`` for every tensor differentiated by.
+VJP = Callable[[Tensor], Sequence[Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One batch after its forward pass, as a penalty sees it.
+
+    A penalty reads tensors and calls functions of this object and never touches autograd,
+    so it works unchanged under every engine.
+
+    Attributes:
+        logits: the model's output, ``[batch, *output]``.
+        vjp: the vector-Jacobian product ``c -> J^T c`` of the logits, batched over the first dimension of ``c``.
+        targets: the labels, or None for unlabelled data.
+        loss_gradient: gives the derivative of each example's loss by its logits, ``[batch, *output]``.
+        generator: where random draws come from; None means PyTorch's global generator.
+        class_dim: the dimension of the logits that holds the classes; negative counts from the end.
+        parameters: the model's trainable parameters by name.
+    """
+
+    logits: Tensor
+    vjp: VJP | None = None
+    targets: Any = None
+    loss_gradient: Callable[[], Tensor] | None = None
+    generator: Generator | None = None
+    class_dim: int = 1
+    parameters: Mapping[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.class_dim < 0:
+            object.__setattr__(self, "class_dim", self.class_dim + self.logits.ndim)
+
+    @property
+    def batch_size(self) -> int:
+        return self.logits.shape[0]
+
+    @property
+    def output_shape(self) -> torch.Size:
+        """Shape of one example's output, without the batch."""
+        return self.logits.shape[1:]
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers the model puts out for one example: the paper's m."""
+        return self.output_shape.numel()
+
+    def check_classes(self) -> None:
+        """Raise where the output has no class dimension."""
+        if self.logits.ndim <= self.class_dim or self.logits.shape[self.class_dim] < 2:
+            raise ValueError(
+                f"the output has shape {tuple(self.logits.shape)}, which holds no classes in dimension {self.class_dim}: "
+                "this penalty needs class logits. Use SpectReg, FrobReg or DoubleBack for regression, or set class_dim."
+            )
+
+    def probabilities(self) -> Tensor:
+        """Softmax of the logits over the class dimension."""
+        return self.log_probabilities().exp()
+
+    def log_probabilities(self) -> Tensor:
+        """Log-softmax of the logits over the class dimension."""
+        self.check_classes()
+        return self.logits.log_softmax(self.class_dim)
+
+    def one_hot_targets(self) -> Tensor:
+        """The integer labels as one-hot vectors in the class dimension, shaped like the logits."""
+        labels = self._integer_targets().unsqueeze(self.class_dim)
+        return torch.zeros_like(self.logits).scatter_(self.class_dim, labels, 1.0)
+
+    def _integer_targets(self) -> Tensor:
+        self.check_classes()
+        expected = self.logits.select(self.class_dim, 0).shape
+        targets = self.targets
+        if not isinstance(targets, Tensor) or targets.is_floating_point() or targets.shape != expected:
+            found = f"{targets.dtype} {tuple(targets.shape)}" if isinstance(targets, Tensor) else type(targets).__name__
+            raise ValueError(
+                f"targets are {found}, and this penalty needs integer class labels of shape {tuple(expected)}. "
+                "Pass class indices, or use a penalty that needs no labels, such as SpectReg."
+            )
+        return targets.long()
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal draws. Single precision whatever the model's, so that a seed means the same in every dtype."""
+        return torch.randn(shape, generator=self.generator, device=self._random_device).to(self.logits)
+
+    def integers(self, high: int, *shape: int) -> Tensor:
+        """Integers drawn uniformly from 0 to ``high - 1``."""
+        drawn = torch.randint(high, shape, generator=self.generator, device=self._random_device)
+        return drawn.to(self.logits.device)
+
+    @property
+    def _random_device(self) -> torch.device:
+        return self.logits.device if self.generator is None else self.generator.device
+
+
+def autograd_vjp(outputs: Tensor, points: Sequence[Tensor]) -> VJP:
+    """``c -> J^T c`` of ``outputs`` by ``points``, itself differentiable: the textbook double backward.
+
+    Several cotangents go through one vectorised backward pass. A point that the outputs do not
+    depend on has gradient zero; it is an error when that holds for all of them.
+    """
+
+    def vjp(cotangents: Tensor) -> Sequence[Tensor]:
+        batched = len(cotangents) > 1
+        gradients: Sequence[Tensor | None] = torch.autograd.grad(
+            outputs,
+            points,
+            cotangents if batched else cotangents[0],
+            create_graph=True,
+            is_grads_batched=batched,
+            allow_unused=True,
+        )
+        if all(gradient is None for gradient in gradients):
+            raise ValueError(NO_PATH)
+        return [
+            torch.zeros_like(point).expand(len(cotangents), *point.shape)
+            if gradient is None
+            else (gradient if batched else gradient.unsqueeze(0))
+            for gradient, point in zip(gradients, points, strict=True)
+        ]
+
+    if not outputs.requires_grad:
+        raise ValueError(NO_PATH)
+    return vjp
+
+
+NO_PATH = (
+    "the output does not depend on the tensor to differentiate by, so there is no gradient to penalise. "
+    "The forward pass may detach it, run under torch.no_grad() or round it to integers: "
+    "remove that, or name a module after that place in wrt."
+)
+
+
+def probe_of(
+    logits: Tensor,
+    inputs: Tensor | Sequence[Tensor],
+    *,
+    targets: Any = None,
+    generator: Generator | None = None,
+    class_dim: int = 1,
+) -> Probe:
+    """The probe of a forward pass that the caller ran, with ``inputs.requires_grad_()`` set before it."""
+    points = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    for point in points:
+        if not point.requires_grad:
+            raise ValueError(
+                "inputs.requires_grad is False, so PyTorch recorded no path from the inputs to the output. "
+                "Call inputs.requires_grad_() before the forward pass, or let gradreg.Objective own it."
+            )
+        if point.shape[:1] != logits.shape[:1]:
+            raise ValueError(
+                f"inputs have shape {tuple(point.shape)} and the output {tuple(logits.shape)}: "
+                "both must have the same batch size in dimension 0."
+            )
+    return Probe(
+        logits=logits,
+        vjp=autograd_vjp(logits, points),
+        targets=targets,
+        generator=generator,
+        class_dim=class_dim,
+    )
