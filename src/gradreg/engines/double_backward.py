@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, ClassVar
 from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import Node
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.engines.base import DifferentiationError, Evaluation
@@ -35,16 +38,17 @@ class DoubleBackward:
         with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
             logits = logits_of(call(model, fed, own))
         check_points(points, len(logits))
-        return Evaluation(logits, {name: self._checking(model, autograd_vjp(logits, points[name])) for name in wrt})
+        return Evaluation(logits, {name: self._vjp(model, logits, points[name]) for name in wrt})
 
-    def _checking(self, model: Callable[..., Any], vjp: VJP) -> VJP:
-        """The same product, looked through once a model for operations without a second derivative."""
+    def _vjp(self, model: Callable[..., Any], logits: Tensor, points: Sequence[Tensor]) -> VJP:
+        """The vector-Jacobian product, looked through once a model for operations without a second derivative."""
+        vjp = autograd_vjp(logits, points)
         if model in self._checked:
             return vjp
 
         def checked(cotangents: Tensor) -> Sequence[Tensor]:
             gradients = vjp(cotangents)
-            _check_second_derivatives(gradients)
+            _check_second_derivatives(logits, points, gradients)
             self._checked.add(model)
             return gradients
 
@@ -68,21 +72,23 @@ def _check_module(model: Callable[..., Any]) -> None:
             )
 
 
-def _check_second_derivatives(gradients: Sequence[Tensor]) -> None:
-    """Raise now what PyTorch would raise in the caller's ``backward()``, with a way out."""
-    for node in _graph(gradients):
-        if node.name() in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
+def _check_second_derivatives(logits: Tensor, points: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    """Raise now what PyTorch would raise in the caller's ``backward()``, or never, with a way out."""
+    between = _graph([logits], until=points)
+    for complaint in chain(map(_marked_once, between), map(_not_implemented, _graph(gradients))):
+        if complaint:
             raise DifferentiationError(
-                f"{_complaint(node)}, so the gradient cannot be differentiated again. "
+                f"{complaint}, so the gradient cannot be differentiated again. "
                 "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
                 "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
                 "gradient does not pass through it."
             )
 
 
-def _graph(gradients: Sequence[Tensor]) -> Iterator[torch.autograd.graph.Node]:
-    waiting = [gradient.grad_fn for gradient in gradients]
-    seen = set()
+def _graph(tensors: Sequence[Tensor], until: Sequence[Tensor] = ()) -> Iterator[Node]:
+    """The nodes that made these tensors, back to the leaves or to the nodes that made ``until``."""
+    waiting = [tensor.grad_fn for tensor in tensors]
+    seen = {tensor.grad_fn for tensor in until}
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
@@ -91,10 +97,21 @@ def _graph(gradients: Sequence[Tensor]) -> Iterator[torch.autograd.graph.Node]:
             waiting.extend(following for following, _ in node.next_functions)
 
 
-def _complaint(node: torch.autograd.graph.Node) -> str:
-    """What the node itself says when it is run, which names the operation."""
-    try:
-        node(torch.zeros(()))  # type: ignore[operator]
-    except RuntimeError as error:
+def _marked_once(node: Node) -> str | None:
+    """PyTorch takes the gradient of such a function for a constant and says nothing."""
+    function: Any = getattr(node, "_forward_cls", None)
+    marked = function is not None and getattr(function.backward, "__code__", None) is _ONCE
+    return f"{function.__name__} is marked @once_differentiable" if marked else None
+
+
+def _not_implemented(node: Node) -> str | None:
+    if node.name() not in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
+        return None
+    try:  # it raises when run, and names its operation
+        node(*[torch.zeros(())] * len(node._input_metadata))  # type: ignore[operator]
+    except (RuntimeError, TypeError) as error:
         return str(error).strip().splitlines()[0].rstrip(".")
-    return "an operation has no second derivative"
+    return f"{node.name()} has no derivative"
+
+
+_ONCE = once_differentiable(lambda _, gradient: gradient).__code__

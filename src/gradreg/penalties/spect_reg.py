@@ -132,7 +132,8 @@ def _orthogonal(probe: Probe, num: int, num_draws: int) -> Tensor:
         )
     gaussian = probe.normal(num_draws, m, num)
     wide = gaussian if gaussian.dtype == torch.float64 else gaussian.float()  # QR has no half-precision kernel
-    directions: Tensor = torch.linalg.qr(wide).Q
+    q, r = torch.linalg.qr(wide)
+    directions: Tensor = q * r.diagonal(dim1=-2, dim2=-1).sign().unsqueeze(-2)  # else QR prefers one sign
     return math.sqrt(m) * directions.to(gaussian.dtype).movedim(-1, 0)
 
 

@@ -1,0 +1,284 @@
+"""Bad input gets an error that gives the value, the reason and the fix."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import gradreg as gr
+from gradreg import functional as G
+
+SPECT = gr.SpectReg(weight=1)
+
+
+def step(model=None, x=None, y=None, penalty: gr.Penalty = SPECT, **kwargs):
+    model = nn.Linear(3, 2) if model is None else model
+    x = torch.randn(4, 3) if x is None else x
+    y = torch.tensor([0, 1, 0, 1]) if y is None else y
+    return gr.Objective(F.cross_entropy, penalty)(model, x, y, **kwargs)
+
+
+@pytest.mark.parametrize("weight", [-1.0, math.nan, math.inf])
+def test_weight(weight: float) -> None:
+    with pytest.raises(ValueError, match=rf"SpectReg: weight={weight}.*Use weight=0"):
+        gr.SpectReg(weight=weight)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"norm": "l3"}, "norm='l3' is unknown: choose 'squared_l2'"),
+        ({"forward": "new"}, "forward='new' is unknown: choose 'shared'"),
+        ({"batch_norm": "eval"}, "batch_norm='eval' is unknown: choose 'train'"),
+        ({"fraction": 0}, "fraction=0 must be above 0"),
+        ({"fraction": 1.5}, "at most 1"),
+        ({"chunk_size": 0}, "chunk_size=0 must be at least 1"),
+        ({"projection": "cube"}, "projection='cube' is unknown: choose one of 'gaussian'"),
+        ({"num_projections": 0}, "num_projections=0 must be at least 1"),
+    ],
+)
+def test_options(arguments, message) -> None:
+    with pytest.raises(ValueError, match=message):
+        gr.SpectReg(weight=1, **arguments)
+
+
+def test_values_of_other_classes() -> None:
+    for make, message in [
+        (lambda: gr.TargetSlope(0.0), "target=0.0 must be positive"),
+        (lambda: gr.TargetSlope(1.0, "cubic"), "shape='cubic' is unknown"),
+        (lambda: gr.Schedule(every=0), "every=0 must be at least 1"),
+        (lambda: gr.Schedule(warmup_steps=-1), "warmup_steps=-1 must not be negative"),
+        (lambda: gr.TopK(weight=1, k=0), "k=0 must be at least 1"),
+        (lambda: gr.ConfidencePenalty(weight=1, reduction="max"), "reduction='max' is unknown"),
+        (lambda: gr.LabelSmoothing(weight=1.5), "weight=1.5 must be at most 1"),
+        (
+            lambda: gr.Objective(F.cross_entropy, SPECT, engine="magic"),
+            "engine='magic' is unknown: choose one of 'double_backward'",
+        ),
+        (lambda: gr.Objective(F.cross_entropy, SPECT, class_dim=0), "class_dim=0 is the batch"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make()
+    with pytest.raises(TypeError, match="pass instances such as"):
+        gr.Objective(F.cross_entropy, gr.SpectReg)
+
+
+def test_integer_inputs_point_to_the_embedding() -> None:
+    model = nn.Sequential(nn.Embedding(5, 3), nn.Flatten(), nn.Linear(6, 2))
+    with pytest.raises(TypeError, match=r"input is torch.int64.*wrt='0'"):
+        step(model, torch.randint(5, (4, 2)))
+
+
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_no_gradients_recorded(context) -> None:
+    with (
+        context(),
+        pytest.raises(RuntimeError, match=rf"spect_reg cannot be computed under torch.{context.__name__}.*enable_grad"),
+    ):
+        step()
+    with context():
+        step(penalty=gr.SpectReg(weight=0))
+        step(penalty=gr.ConfidencePenalty(weight=1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda x: (x > 0).float() @ torch.randn(3, 2),
+        lambda x: x.detach() @ torch.randn(3, 2, requires_grad=True),
+        lambda x: torch.zeros(len(x), 2, requires_grad=True),
+        torch.no_grad()(nn.Linear(3, 2).forward),
+    ],
+)
+def test_output_that_does_not_depend_on_the_input(model) -> None:
+    with pytest.raises(ValueError, match="output does not depend on the tensor to differentiate by.*name a module after"):
+        step(model)
+
+
+def test_compiled() -> None:
+    compiled = torch.compile(nn.Linear(3, 2), backend="eager")
+    with pytest.raises(gr.DifferentiationError, match="torch.compile.*model._orig_mod"):
+        step(compiled)
+    step(compiled, penalty=gr.SpectReg(weight=0))
+    model = nn.Sequential(nn.Linear(3, 2))
+    model[0].compile(backend="eager")
+    with pytest.raises(gr.DifferentiationError, match=r"^0 was compiled"):
+        step(model)
+
+
+def test_sharded() -> None:
+    class FSDPModule:
+        """As fully_shard does, which puts this class among a module's bases."""
+
+    model = nn.Linear(3, 2)
+    model.__class__ = type("FSDPLinear", (FSDPModule, nn.Linear), {})
+    with pytest.raises(gr.DifferentiationError, match="sharded by FSDP.*Use DistributedDataParallel"):
+        step(model)
+
+
+class OnceDifferentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        return gradient * ctx.saved_tensors[0].exp()
+
+
+def test_operation_without_second_derivative_is_named() -> None:
+    """Found in the objective's call, not later in backward()."""
+    layer = nn.Linear(3, 2)
+    with pytest.raises(gr.DifferentiationError, match="once_differentiable.*name a module after it in wrt"):
+        step(lambda x: OnceDifferentiable.apply(layer(x)))
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def fused(x: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            q = x[:, None, None, :].expand(4, 1, 2, 3)
+            return layer(F.scaled_dot_product_attention(q, q, q).mean((1, 2)))
+
+    with pytest.raises(gr.DifferentiationError, match="scaled_dot_product.*is not implemented, so"):
+        step(fused)
+
+
+def test_naming_a_module_after_such_an_operation_is_a_way_out() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.middle, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.middle(OnceDifferentiable.apply(self.first(x))).tanh())
+
+    model = Late()
+    step(model, penalty=gr.SpectReg(weight=1, wrt="middle")).total.backward()
+    assert model.first.weight.grad.any()
+
+
+def test_wrt_names_no_module() -> None:
+    model = nn.Sequential()
+    model.add_module("encoder", nn.Linear(3, 3))
+    model.add_module("head", nn.Linear(3, 2))
+    with pytest.raises(ValueError, match="wrt='encodr' names no submodule of Sequential.*'encoder'"):
+        step(model, penalty=gr.SpectReg(weight=1, wrt="encodr"))
+    with pytest.raises(ValueError, match="wrt='encoder' names no submodule of function"):
+        step(lambda x: model(x), penalty=gr.SpectReg(weight=1, wrt="encoder"))
+    with pytest.raises(ValueError, match="wrt='input.z' names no input.*left, right"):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1, wrt="input.z"))(
+            lambda left, right: left, {"left": torch.randn(2, 2), "right": torch.randn(2, 2)}, torch.tensor([0, 1])
+        )
+
+
+def test_wrt_names_a_module_without_activations() -> None:
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    with pytest.raises(ValueError, match="wrt='unused'.*Name a module that the model calls"):
+        step(Unused(), penalty=gr.SpectReg(weight=1, wrt="unused"))
+
+
+def test_wrt_without_the_batch_first() -> None:
+    class TimeFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm = nn.LSTM(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.lstm(x.transpose(0, 1))[0].mean(0)
+
+    with pytest.raises(ValueError, match=r"wrt='lstm' has shape \(5, 4, 2\).*batch_first=True"):
+        step(TimeFirst(), torch.randn(4, 5, 3), penalty=gr.SpectReg(weight=1, wrt="lstm"))
+
+
+def test_batch_sizes() -> None:
+    with pytest.raises(ValueError, match="output has 4 examples and the targets have 3"):
+        step(y=torch.tensor([0, 1, 0]))
+    with pytest.raises(ValueError, match=r"wrt='input' has shape \(4, 3\) while the output has batch size 2"):
+        step(lambda x: x.reshape(2, 6), y=torch.tensor([0, 1]))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_nan_in_the_penalty(bad: float) -> None:
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = bad
+    with pytest.raises(FloatingPointError, match=r"frob_reg is (nan|inf): the model's output is not finite"):
+        step(model, penalty=gr.FrobReg(weight=1))
+    big = nn.Linear(3, 2)
+    nn.init.constant_(big.weight, 1e30)
+    with pytest.raises(FloatingPointError, match="frob_reg is inf: the gradient overflowed.*warmup_steps"):
+        step(big, penalty=gr.FrobReg(weight=1))
+    unchecked = gr.Objective(F.cross_entropy, gr.FrobReg(weight=1), check_finite=False)
+    assert unchecked(big, torch.randn(4, 3), torch.tensor([0, 1, 0, 1])).total.isinf()
+
+
+def test_classes_where_there_are_none() -> None:
+    x, y = torch.randn(4, 3), torch.randn(4, 1)
+    for penalty in (gr.JacReg(weight=1), gr.ConfidencePenalty(weight=1), gr.TopK(weight=1), gr.SoftmaxProjection(weight=1)):
+        with pytest.raises(ValueError, match=r"shape \(4, 1\), which holds no classes.*Use SpectReg"):
+            gr.Objective(F.mse_loss, penalty)(nn.Linear(3, 1), x, y)
+    with pytest.raises(ValueError, match=r"targets are torch.float32 \(4, 2\).*needs integer class labels of shape \(4,\)"):
+        gr.Objective(F.mse_loss, gr.OneHot(weight=1))(nn.Linear(3, 2), x, torch.randn(4, 2))
+
+
+def test_too_many() -> None:
+    with pytest.raises(ValueError, match="num_projections=3 orthogonal directions do not exist for 2 outputs"):
+        step(penalty=gr.SpectReg(weight=1, projection="orthogonal", num_projections=3))
+    with pytest.raises(ValueError, match="k=3 logits do not exist in 2 classes"):
+        step(penalty=gr.TopK(weight=1, k=3))
+
+
+def test_schedule_without_a_step() -> None:
+    with pytest.raises(ValueError, match=r"every=2.*call objective\(model, x, y, step=i\)"):
+        step(penalty=gr.SpectReg(weight=1, schedule=gr.Schedule(every=2)))
+
+
+def test_unlabelled_data_that_nothing_uses() -> None:
+    with pytest.raises(ValueError, match="unlabeled was given, but no penalty here can use it.*Add SpectReg"):
+        step(penalty=gr.DoubleBack(weight=1), unlabeled=torch.randn(4, 3))
+
+
+def test_running_statistics_that_are_not_kept() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False))
+    with pytest.raises(ValueError, match="keeps no running statistics.*Use batch_norm='frozen'"):
+        step(model, penalty=gr.SpectReg(weight=1, batch_norm="running"))
+
+
+def test_weight_decay_without_weights() -> None:
+    with pytest.raises(ValueError, match="no parameter with two or more dimensions"):
+        step(lambda x: x, penalty=gr.WeightDecay(weight=1), x=torch.randn(4, 2))
+
+
+def test_model_that_returns_no_tensor() -> None:
+    with pytest.raises(TypeError, match="the model returned dict, expected a tensor"):
+        step(lambda x: {"a": x})
+
+
+def test_functions() -> None:
+    x = torch.randn(4, 3)
+    layer = nn.Linear(3, 2)
+    with pytest.raises(ValueError, match=r"inputs.requires_grad is False.*Call inputs.requires_grad_\(\) before"):
+        G.spect_reg(layer(x), x)
+    x.requires_grad_()
+    with pytest.raises(ValueError, match=r"loss has shape \(\), expected \[batch\].*reduction='none'"):
+        G.double_back(layer(x).sum(), x)
+    with pytest.raises(ValueError, match=r"inputs have shape \(4, 3\) and the output \(2, 4\)"):
+        G.spect_reg(layer(x).reshape(2, 4), x)
+    with pytest.raises(ValueError, match="output does not depend"):
+        G.spect_reg(layer(torch.randn(4, 3)), x)
+    with pytest.raises(ValueError, match="this probe has none"):
+        gr.SpectReg(weight=1)(gr.Probe(logits=layer(x)))
+    with pytest.raises(ValueError, match="DoubleBack needs the loss"):
+        gr.DoubleBack(weight=1)(gr.Probe(logits=layer(x), vjp=lambda c: [c]))
