@@ -147,20 +147,22 @@ class Objective:
         return means
 
     def _probe(self, penalty: Penalty, batch: _Batch, generator: Callable[[], Generator]) -> Probe:
-        wrt = ""
+        """What the penalty sees: the Jacobian for gradient penalties, the parameters for the others."""
+        vjp, parameters = None, {}
         if isinstance(penalty, GradientPenalty):
-            wrt = penalty.wrt
             batch = self._differentiable(penalty, batch, generator)
-        assert batch.evaluation is not None
-        logits = batch.evaluation.logits
+            vjp = batch.evaluated.vjps[penalty.wrt]
+        else:
+            parameters = _trainable_parameters(batch.model)
+        logits = batch.evaluated.logits
         return Probe(
             logits=logits,
-            vjp=batch.evaluation.vjps.get(wrt),
+            vjp=vjp,
             targets=batch.y,
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
             generator=generator() if penalty.random else None,
             class_dim=self.class_dim,
-            parameters=_trainable_parameters(batch.model),
+            parameters=parameters,
         )
 
     def _differentiable(self, penalty: GradientPenalty, batch: _Batch, generator: Callable[[], Generator]) -> _Batch:
@@ -195,6 +197,11 @@ class _Batch(NamedTuple):
     x: Inputs
     y: Any = None
     evaluation: Evaluation | None = None
+
+    @property
+    def evaluated(self) -> Evaluation:
+        assert self.evaluation is not None
+        return self.evaluation
 
     def part(self, penalty: GradientPenalty, generator: Generator) -> _Batch:
         """A random part of the batch, of at least one example."""
@@ -246,11 +253,10 @@ def _check_batch(logits: Tensor, y: Any, active: list[_Job]) -> None:
 
 
 def _raise_not_finite(means: dict[str, Tensor], batch: _Batch) -> None:
-    assert batch.evaluation is not None
     name, value = next((name, value.item()) for name, value in means.items() if not value.isfinite())
     cause = (
         "the model's output is not finite either, so training has diverged: lower the learning rate or check the data"
-        if not batch.evaluation.logits.isfinite().all()
+        if not batch.evaluated.logits.isfinite().all()
         else "the gradient overflowed: lower the weight or the learning rate, warm the penalty up with "
         "Schedule(warmup_steps=...), or leave float16 for bfloat16"
     )

@@ -34,7 +34,8 @@ class DoubleBackward:
     def evaluate(
         self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], own: OwnPass | None = None
     ) -> Evaluation:
-        _check_module(model)
+        if model not in self._checked:
+            _check_module(model)
         with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
             logits = logits_of(call(model, fed, own))
         check_points(points, len(logits))

@@ -1,0 +1,57 @@
+"""DistributedDataParallel: two processes give the gradients of one on the whole batch."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+import torch.nn.functional as F
+from torch import nn
+
+import gradreg as gr
+
+PENALTIES = {
+    "shared pass": (gr.DoubleBack(weight=1), gr.FrobReg(weight=0.1, wrt="1")),
+    "own passes": (gr.DoubleBack(weight=1, forward="fresh"), gr.FrobReg(weight=0.1, batch_norm="frozen")),
+}
+
+
+def make_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def make_batch() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(8, 3, generator=generator, dtype=torch.float64), torch.randint(2, (8,), generator=generator)
+
+
+def worker(rank: int, port: int, name: str, folder: str) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    model = nn.parallel.DistributedDataParallel(make_model())
+    x, y = (part[4 * rank : 4 * rank + 4] for part in make_batch())
+    objective = gr.Objective(F.cross_entropy, *PENALTIES[name])
+    for _ in range(2):  # the second step finds what the first left behind
+        model.zero_grad()
+        objective(model, x, y).total.backward()
+    torch.save([parameter.grad for parameter in model.parameters()], Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PENALTIES)
+def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(worker, (port, name, str(tmp_path)), nprocs=2)
+    model, (x, y) = make_model(), make_batch()
+    gr.Objective(F.cross_entropy, *PENALTIES[name])(model, x, y).total.backward()
+    for rank in (0, 1):
+        for found, parameter in zip(torch.load(tmp_path / f"{rank}.pt"), model.parameters(), strict=True):
+            torch.testing.assert_close(found, parameter.grad)

@@ -1,0 +1,104 @@
+"""On a CUDA device: the same numbers as on the CPU, no side effects, and the errors that only a GPU can give."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_objective import ALL, SETTINGS, batch, network, seeded
+from torch import nn
+
+import gradreg as gr
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+
+@pytest.mark.parametrize("make", [*ALL[:8], gr.ConfidencePenalty, gr.WeightDecay])
+def test_same_value_and_gradient_as_on_the_cpu(make) -> None:
+    """A CPU generator draws the same projections wherever the model lives."""
+    model, (x, y) = network().double(), batch()
+    model[4].p = 0.0
+    on_gpu = copy.deepcopy(model).cuda()
+    objective = gr.Objective(F.cross_entropy, make(weight=0.1))
+    here = objective(model, x.double(), y, generator=seeded())
+    there = objective(on_gpu, x.double().cuda(), y.cuda(), generator=seeded())
+    torch.testing.assert_close(there.total.cpu(), here.total)
+    here.total.backward()
+    there.total.backward()
+    for expected, found in zip(model.parameters(), on_gpu.parameters(), strict=True):
+        torch.testing.assert_close(found.grad.cpu(), expected.grad)
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=repr)
+@pytest.mark.parametrize("generator_device", ["cpu", "cuda", None])
+def test_leaves_the_random_state_of_the_device_alone(settings, generator_device) -> None:
+    model, (x, y) = network().cuda(), batch()
+    x, y = x.cuda(), y.cuda()
+    torch.manual_seed(1)
+    copy.deepcopy(model)(x)
+    expected = torch.cuda.get_rng_state()
+    torch.manual_seed(1)
+    generator = None if generator_device is None else torch.Generator(generator_device).manual_seed(0)
+    terms = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1, **settings))(model, x, y, generator=generator)
+    terms.total.backward()
+    assert torch.equal(torch.cuda.get_rng_state(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [gr.SpectReg, gr.DoubleBack, gr.FrobReg, gr.JacReg])
+def test_autocast(make, dtype: torch.dtype) -> None:
+    model = gr.models.resnet(widths=(16, 32), blocks_per_level=1).cuda().to(memory_format=torch.channels_last)
+    x = torch.randn(32, 3, 16, 16, device="cuda").to(memory_format=torch.channels_last)
+    y = torch.randint(10, (32,), device="cuda")
+    objective = gr.Objective(F.cross_entropy, make(weight=1, norm="l2"))
+    exact = objective(model, x, y, generator=seeded()).penalties[make.name]
+    with torch.autocast("cuda", dtype):
+        terms = objective(model, x, y, generator=seeded())
+    terms.total.backward()
+    torch.testing.assert_close(terms.penalties[make.name], exact, rtol=0.1, atol=1e-3)
+
+
+def test_recurrent_layers_of_cudnn_are_named_and_the_way_out_works() -> None:
+    class Tagger(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lstm, self.head = nn.LSTM(3, 8, batch_first=True), nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.lstm(x)[0].mean(1))
+
+    model, x, y = Tagger().cuda(), torch.randn(4, 5, 3).cuda(), torch.tensor([0, 1, 0, 1]).cuda()
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1))
+    with pytest.raises(gr.DifferentiationError, match=r"cudnn_rnn.*torch.backends.cudnn.flags"):
+        objective(model, x, y)
+    with torch.backends.cudnn.flags(enabled=False):
+        objective(model, x, y).total.backward()
+    gr.Objective(F.cross_entropy, gr.SpectReg(weight=1, wrt="lstm"))(model, x, y).total.backward()
+
+
+def test_attention_works_although_its_fused_kernels_do_not() -> None:
+    layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(64 * 16, 10)).cuda()
+    x, y = torch.randn(8, 16, 64, device="cuda"), torch.randint(10, (8,), device="cuda")
+    with torch.autocast("cuda", torch.bfloat16):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1))(model, x, y).total.backward()
+
+
+def test_chunks_bound_the_peak_memory() -> None:
+    model = gr.models.resnet18().cuda()
+    x, y = torch.randn(8, 3, 64, 64, device="cuda"), torch.randint(200, (8,), device="cuda")
+
+    def peak(chunk_size: int | None) -> int:
+        model.zero_grad()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        gr.Objective(F.cross_entropy, gr.FrobReg(weight=0.01, chunk_size=chunk_size))(model, x, y).total.backward()
+        return torch.cuda.max_memory_allocated()
+
+    whole, chunked = peak(None), peak(10)
+    assert chunked < whole / 4, f"{whole >> 20} MiB at once, {chunked >> 20} MiB in chunks of 10"
