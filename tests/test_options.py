@@ -162,6 +162,40 @@ def test_one_feature_without_its_own_dimension() -> None:
     torch.testing.assert_close(terms.penalties["frob_reg"], (4 * x**2).mean())
 
 
+class NotVectorisable(torch.autograd.Function):
+    """Differentiable twice, but without a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        assert bool(gradient.isfinite().all())  # reading a value is what vmap cannot do
+        return gradient * ctx.saved_tensors[0].exp()
+
+
+def test_rows_one_after_the_other_where_they_cannot_be_vectorised() -> None:
+    layer, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])
+    for make in (gr.FrobReg, gr.JacReg):
+        objective = gr.Objective(F.cross_entropy, make(weight=1))
+        by_row = objective(lambda v: NotVectorisable.apply(layer(v)), x, y)
+        at_once = objective(lambda v: layer(v).exp(), x, y)
+        torch.testing.assert_close(by_row.total, at_once.total)
+        gradients = [torch.autograd.grad(terms.total, layer.weight)[0] for terms in (by_row, at_once)]
+        torch.testing.assert_close(*gradients)
+
+
+def test_channels_last() -> None:
+    model = gr.models.resnet(widths=(4,), blocks_per_level=1)
+    x, y = torch.randn(4, 3, 8, 8), torch.tensor([0, 1, 2, 3])
+    objective = gr.Objective(F.cross_entropy, gr.FrobReg(weight=1))
+    expected = objective(model, x, y).total
+    found = objective(model.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last), y).total
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 # batch norm
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, ClassVar
 from weakref import WeakSet
 
@@ -18,7 +17,7 @@ from gradreg.engines.base import DifferentiationError, Evaluation
 from gradreg.engines.inputs import Inputs, logits_of
 from gradreg.engines.own_pass import OwnPass, call
 from gradreg.engines.taps import check_points, tapped
-from gradreg.penalties.probe import VJP, autograd_vjp
+from gradreg.penalties.probe import autograd_vjp
 
 
 @dataclass(frozen=True)
@@ -39,21 +38,11 @@ class DoubleBackward:
         with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
             logits = logits_of(call(model, fed, own))
         check_points(points, len(logits))
-        return Evaluation(logits, {name: self._vjp(model, logits, points[name]) for name in wrt})
-
-    def _vjp(self, model: Callable[..., Any], logits: Tensor, points: Sequence[Tensor]) -> VJP:
-        """The vector-Jacobian product, looked through once a model for operations without a second derivative."""
-        vjp = autograd_vjp(logits, points)
-        if model in self._checked:
-            return vjp
-
-        def checked(cotangents: Tensor) -> Sequence[Tensor]:
-            gradients = vjp(cotangents)
-            _check_second_derivatives(logits, points, gradients)
+        if model not in self._checked:
+            for tensors in points.values():
+                _check_second_derivative(logits, tensors)
             self._checked.add(model)
-            return gradients
-
-        return checked
+        return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
 
 
 def _check_module(model: Callable[..., Any]) -> None:
@@ -73,17 +62,26 @@ def _check_module(model: Callable[..., Any]) -> None:
             )
 
 
-def _check_second_derivatives(logits: Tensor, points: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
-    """Raise now what PyTorch would raise in the caller's ``backward()``, or never, with a way out."""
-    between = _graph([logits], until=points)
-    for complaint in chain(map(_marked_once, between), map(_not_implemented, _graph(gradients))):
-        if complaint:
-            raise DifferentiationError(
-                f"{complaint}, so the gradient cannot be differentiated again. "
-                "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
-                "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
-                "gradient does not pass through it."
-            )
+def _check_second_derivative(logits: Tensor, points: Sequence[Tensor]) -> None:
+    """Differentiate twice for a trial, to raise now and with a way out what PyTorch would raise later, or never."""
+    complaint = next(filter(None, map(_marked_once, _graph([logits], until=points))), None)
+    try:
+        gradients = autograd_vjp(logits, points)(torch.ones_like(logits).unsqueeze(0))
+        leaves = [node.variable for node in _graph(gradients) if hasattr(node, "variable")]
+        if leaves:
+            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
+            torch.autograd.grad(norm, leaves, retain_graph=True, allow_unused=True)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        complaint = complaint or str(error).strip().splitlines()[0].rstrip(".")
+    if complaint:
+        raise DifferentiationError(
+            f"{complaint}, so the gradient cannot be differentiated again. "
+            "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
+            "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
+            "gradient does not pass through it."
+        )
 
 
 def _graph(tensors: Sequence[Tensor], until: Sequence[Tensor] = ()) -> Iterator[Node]:
@@ -103,16 +101,6 @@ def _marked_once(node: Node) -> str | None:
     function: Any = getattr(node, "_forward_cls", None)
     marked = function is not None and getattr(function.backward, "__code__", None) is _ONCE
     return f"{function.__name__} is marked @once_differentiable" if marked else None
-
-
-def _not_implemented(node: Node) -> str | None:
-    if node.name() not in ("torch::autograd::NotImplemented", "torch::autograd::Error"):
-        return None
-    try:  # it raises when run, and names its operation
-        node(*[torch.zeros(())] * len(node._input_metadata))  # type: ignore[operator]
-    except (RuntimeError, TypeError) as error:
-        return str(error).strip().splitlines()[0].rstrip(".")
-    return f"{node.name()} has no derivative"
 
 
 _ONCE = once_differentiable(lambda _, gradient: gradient).__code__

@@ -107,28 +107,31 @@ class Probe:
 def autograd_vjp(outputs: Tensor, points: Sequence[Tensor]) -> VJP:
     """``c -> J^T c`` of ``outputs`` by ``points``, itself differentiable: the textbook double backward.
 
-    Several cotangents go through one vectorised backward pass. A point that the outputs do not
-    depend on has gradient zero; it is an error when that holds for all of them.
+    Several cotangents go through one vectorised backward pass, or one after the other where an operation cannot be
+    vectorised (convolutions in the channels-last format, for one). A point that the outputs do not depend on has
+    gradient zero; it is an error when that holds for all of them.
     """
 
-    def vjp(cotangents: Tensor) -> Sequence[Tensor]:
-        batched = len(cotangents) > 1
-        gradients: Sequence[Tensor | None] = torch.autograd.grad(
-            outputs,
-            points,
-            cotangents if batched else cotangents[0],
-            create_graph=True,
-            is_grads_batched=batched,
-            allow_unused=True,
+    def gradients(cotangents: Tensor, batched: bool) -> list[Tensor]:
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            outputs, points, cotangents, create_graph=True, is_grads_batched=batched, allow_unused=True
         )
-        if all(gradient is None for gradient in gradients):
+        if all(gradient is None for gradient in found):
             raise ValueError(NO_PATH)
-        return [
-            torch.zeros_like(point).expand(len(cotangents), *point.shape)
-            if gradient is None
-            else (gradient if batched else gradient.unsqueeze(0))
-            for gradient, point in zip(gradients, points, strict=True)
-        ]
+        lead = cotangents.shape[:1] if batched else ()
+        zeros = [torch.zeros((), dtype=p.dtype, device=p.device).expand(*lead, *p.shape) for p in points]
+        return [zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True)]
+
+    def vjp(cotangents: Tensor) -> Sequence[Tensor]:
+        if len(cotangents) > 1:
+            try:
+                return gradients(cotangents, batched=True)
+            except torch.OutOfMemoryError:
+                raise
+            except RuntimeError:
+                pass  # if it is not the vectorisation, the next line raises it again
+        rows = [gradients(cotangent, batched=False) for cotangent in cotangents]
+        return [torch.stack(of_one_point) for of_one_point in zip(*rows, strict=True)]
 
     if not outputs.requires_grad:
         raise ValueError(NO_PATH)
