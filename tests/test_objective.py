@@ -214,6 +214,17 @@ def test_a_fresh_pass_has_its_own_dropout_mask_and_a_shared_one_the_losss() -> N
     assert masks["fresh"][0] != pytest.approx(masks["fresh"][1])
 
 
+def test_the_mask_of_a_fresh_pass_comes_from_the_generator_alone() -> None:
+    model, (x, y) = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 4)), batch()
+    objective = gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1, forward="fresh"))
+
+    def value(global_seed: int, seed: int) -> float:
+        torch.manual_seed(global_seed)
+        return objective(model, x, y, generator=seeded(seed)).penalties["double_back"].item()
+
+    assert value(0, seed=0) == value(1, seed=0) != value(0, seed=1)
+
+
 # composition
 
 

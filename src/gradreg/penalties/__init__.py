@@ -16,7 +16,26 @@ from gradreg.penalties.spect_reg import SpectReg, spect_reg
 from gradreg.penalties.top_k import TopK, top_k
 from gradreg.penalties.weight_decay import WeightDecay, weight_decay
 
+#: The concrete penalties by name.
+PENALTIES: dict[str, type[Penalty]] = {
+    kind.name: kind
+    for kind in (
+        SpectReg,
+        DoubleBack,
+        FrobReg,
+        JacReg,
+        OneHot,
+        RandomOneHot,
+        TopK,
+        SoftmaxProjection,
+        ConfidencePenalty,
+        LabelSmoothing,
+        WeightDecay,
+    )
+}
+
 __all__ = [
+    "PENALTIES",
     "VJP",
     "ConfidencePenalty",
     "DoubleBack",

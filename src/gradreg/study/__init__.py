@@ -1,0 +1,1 @@
+"""Many runs: configs in, records out, statistics from records."""

@@ -1,0 +1,1 @@
+"""One run: a function of its config."""

@@ -1,0 +1,69 @@
+"""The configuration of one run: everything its result depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from gradreg.penalties import PENALTIES, Penalty
+from gradreg.penalties.as_data import from_data, to_data
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One training, as data. The same config gives the same result, bit for bit on the same machine.
+
+    Attributes:
+        data: name or path of the dataset, as the user gave it.
+        fingerprint: hash of its arrays.
+        model: ``lenet``, ``resnet``, ``resnet18``, ``mlp``, or one's own ``package.module:function`` / ``file.py:function``.
+        penalties: the gradreg penalties added to the loss; weight decay is one of them.
+        arm: the column this run belongs to, for instance ``SpectReg``.
+        seed: decides the training subset, the initial weights, the order of batches, dropout masks and projections.
+        train_size: examples to train on, drawn by the seed from the pool that validation leaves.
+        validation_size: examples set aside from the training data, the same for every seed.
+        balanced: draw equally many of each class.
+        evaluate_on: ``validation`` for tuning, ``test`` for results.
+        optimizer: ``adam`` or ``sgd`` (Nesterov momentum 0.9).
+        learning_rate: divided by 10 at 50 % and at 75 % of the steps, as the paper.
+        num_steps: batches to train for.
+        batch_size: examples in a batch.
+        dropout: the rate of models that have it; None for their default.
+        precision: ``fp32``, ``tf32`` or ``bf16`` (autocast).
+        num_evaluations: points of the curve.
+    """
+
+    data: str
+    fingerprint: str
+    model: str
+    penalties: tuple[Penalty, ...] = ()
+    arm: str = "baseline"
+    seed: int = 0
+    train_size: int
+    validation_size: int
+    balanced: bool = False
+    evaluate_on: Literal["validation", "test"] = "test"
+    optimizer: Literal["adam", "sgd"] = "adam"
+    learning_rate: float = 0.001
+    num_steps: int = 1000
+    batch_size: int = 50
+    dropout: float | None = None
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    num_evaluations: int = 20
+
+    def to_data(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        return plain | {"penalties": [to_data(penalty) for penalty in self.penalties]}
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> RunConfig:
+        return cls(**data | {"penalties": tuple(from_data(one, PENALTIES) for one in data["penalties"])})
+
+    @property
+    def key(self) -> str:
+        """The name of its record: a hash of all that decides the result, and so not of the arm's label."""
+        text = json.dumps(self.to_data() | {"arm": ""}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
