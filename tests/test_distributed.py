@@ -43,7 +43,6 @@ def worker(rank: int, port: int, name: str, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PENALTIES)
 def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
     with socket.socket() as free:

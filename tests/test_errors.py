@@ -162,6 +162,53 @@ def test_naming_a_module_after_such_an_operation_is_a_way_out() -> None:
     assert model.first.weight.grad.any()
 
 
+def test_every_wrt_is_tried_whichever_came_first() -> None:
+    class Late(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(OnceDifferentiable.apply(self.first(x)).sin())
+
+    model = Late()
+    step(model, penalty=gr.SpectReg(weight=1, wrt="last"))
+    with pytest.raises(gr.DifferentiationError, match="OnceDifferentiable is marked"):
+        step(model)
+
+
+def test_an_operation_beside_the_path_is_no_obstacle() -> None:
+    class Beside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.head = nn.Linear(3, 3), nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.a(x).tanh()) + OnceDifferentiable.apply(self.b(x))
+
+    step(Beside(), penalty=gr.SpectReg(weight=1, wrt="a")).total.backward()
+
+
+def test_plain_function_has_no_batch_norm_layers_to_switch() -> None:
+    with pytest.raises(
+        ValueError, match="batch_norm='frozen' needs the layers of a torch.nn.Module.*pass the module itself"
+    ):
+        step(lambda x: x[:, :2], penalty=gr.SpectReg(weight=1, batch_norm="frozen"))
+
+
+def test_empty_batch_and_bad_numbers() -> None:
+    with pytest.raises(ValueError, match="the batch is empty"):
+        step(x=torch.randn(0, 3), y=torch.empty(0, dtype=torch.long), penalty=gr.ConfidencePenalty(weight=1))
+    with pytest.raises(ValueError, match="step=-1 must not be negative"):
+        step(penalty=gr.SpectReg(weight=1, schedule=gr.Schedule(every=2)), **{"step": -1})
+    with pytest.raises(ValueError, match="weight='0.1' must be a finite number"):
+        gr.SpectReg(weight="0.1")
+    with pytest.raises(ValueError, match=r"class_dim points to the batch of an output of shape \(4, 2\)"):
+        gr.Objective(F.cross_entropy, gr.JacReg(weight=1), class_dim=-2)(
+            nn.Linear(3, 2), torch.randn(4, 3), torch.zeros(4).long()
+        )
+
+
 def test_wrt_names_no_module() -> None:
     model = nn.Sequential()
     model.add_module("encoder", nn.Linear(3, 3))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -148,7 +150,7 @@ def test_a_model_that_works_in_place_on_its_input() -> None:
 def test_evaluation_mode_and_a_plain_function_as_model() -> None:
     weight = torch.randn(3, 2, requires_grad=True)
     x, y = torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
-    for settings in SETTINGS:
+    for settings in ({}, {"forward": "fresh"}, {"fraction": 0.5}):
         terms = gr.Objective(F.cross_entropy, gr.FrobReg(weight=1, **settings))(lambda v: v @ weight, x, y)
         torch.testing.assert_close(terms.penalties["frob_reg"], weight.square().sum())
     model, (x, y) = network().eval(), batch()
@@ -223,6 +225,27 @@ def test_the_mask_of_a_fresh_pass_comes_from_the_generator_alone() -> None:
         return objective(model, x, y, generator=seeded(seed)).penalties["double_back"].item()
 
     assert value(0, seed=0) == value(1, seed=0) != value(0, seed=1)
+
+
+@pytest.mark.parametrize("mode", ["frozen", "running"])
+def test_another_batch_norm_mode_keeps_the_losss_mask_unless_a_fresh_one_is_asked_for(mode: str) -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(64, 1))
+    nn.init.ones_(model[1].weight)
+    for forward, same in (("shared", True), ("fresh", False)):
+        torch.manual_seed(0)
+        objective = gr.Objective(F.mse_loss, gr.FrobReg(weight=1, batch_norm=mode, forward=forward))
+        terms = objective(model, torch.ones(1, 64), torch.zeros(1, 1), generator=seeded())
+        kept = (terms.logits - model[1].bias).item() / 2
+        assert (terms.penalties["frob_reg"].item() / 4 == pytest.approx(kept)) == same
+
+
+def test_pickle_and_copy() -> None:
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1, schedule=gr.Schedule(every=2)))
+    model, (x, y) = network(), batch()
+    objective(model, x, y, step=0)
+    for other in (pickle.loads(pickle.dumps(objective)), copy.deepcopy(objective)):
+        assert repr(other) == repr(objective)
+        other(model, x, y, step=0)
 
 
 # composition
@@ -336,6 +359,16 @@ def test_a_fraction_runs_the_model_on_that_part_only() -> None:
 
 
 # losses
+
+
+def test_double_back_follows_the_reduction_of_the_loss() -> None:
+    """For one example, the penalty is the squared gradient of the loss as it is."""
+    model, x, y = nn.Linear(3, 4), torch.randn(1, 3), torch.randn(1, 4)
+    for loss in (F.mse_loss, nn.MSELoss(reduction="sum"), partial(F.mse_loss, reduction="sum"), nn.L1Loss()):
+        found = gr.Objective(loss, gr.DoubleBack(weight=1))(model, x, y).penalties["double_back"]
+        point = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(model(point), y), point)
+        torch.testing.assert_close(found, gradient.square().sum())
 
 
 class ScalarOnly:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -218,8 +219,7 @@ def test_frozen_statistics_are_the_batchs_as_constants(make) -> None:
     model, x, y = batch_norm_network(), torch.randn(8, 3), torch.randint(2, (8,))
     reference = with_statistics(model, x)
     found = gr.Objective(F.cross_entropy, make(weight=1, batch_norm="frozen"))(model, x, y, generator=seeded())
-    _ = torch.randint(2**63 - 1, (), generator=(generator := seeded()))  # the seed of the fresh pass is drawn first
-    expected = gr.Objective(F.cross_entropy, make(weight=1))(reference, x, y, generator=generator)
+    expected = gr.Objective(F.cross_entropy, make(weight=1))(reference, x, y, generator=seeded())
     torch.testing.assert_close(found.penalties[make.name], expected.penalties[make.name])
     for name in ("0.weight", "1.weight", "3.weight"):
         gradients = [
@@ -291,6 +291,29 @@ def test_autocast() -> None:
             terms = objective(model, x, y, generator=seeded())
         terms.total.backward()
         torch.testing.assert_close(terms.penalties[make.name], exact, rtol=0.1, atol=1e-3)
+
+
+@pytest.mark.parametrize("mode", ["train", "frozen", "running"])
+def test_autocast_with_batch_norm(mode: str) -> None:
+    model, x, y = batch_norm_network(), torch.randn(8, 3), torch.randint(2, (8,))
+    with torch.autocast("cpu", torch.bfloat16):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1, batch_norm=mode))(model, x, y).total.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+class Packed(NamedTuple):
+    values: Tensor
+    lengths: Tensor
+
+
+def test_a_named_tuple_is_one_argument() -> None:
+    layer = nn.Linear(3, 2)
+
+    def model(packed: Packed) -> Tensor:
+        return layer(packed.values)
+
+    x = Packed(torch.randn(4, 3), torch.arange(4))
+    gr.Objective(F.cross_entropy, gr.WeightDecay(weight=0))(model, x, torch.zeros(4).long())
 
 
 # memory

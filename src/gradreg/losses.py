@@ -21,14 +21,19 @@ def batch_loss(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
 
 
 def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
-    """The loss of each example, ``[batch]``: the mean over positions where there are several."""
+    """The loss of each example, ``[batch]``.
+
+    Where an example has several positions, their mean, or their sum for losses that are a sum or ``batchmean``. Class
+    weights stay in; positions that the loss ignores count as zero.
+    """
     values = unreduced(loss)(logits, targets)
     if values.ndim == 0 or values.numel() % len(logits):
         raise ValueError(
             f"the loss returned shape {tuple(values.shape)} for a batch of {len(logits)}, and DoubleBack needs the loss of "
             "each example. Pass a loss that takes reduction='none' (as those of torch.nn.functional do) or returns [batch]."
         )
-    return values.reshape(len(logits), -1).mean(1)
+    positions = values.reshape(len(logits), -1)
+    return positions.sum(1) if reduction_of(loss) in ("sum", "batchmean") else positions.mean(1)
 
 
 def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
@@ -37,16 +42,23 @@ def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
     return gradient
 
 
+def reduction_of(loss: Loss) -> str | None:
+    """``"mean"``, ``"sum"``, ... where the loss says; None where it has no such thing."""
+    if isinstance(loss, nn.Module):
+        return getattr(loss, "reduction", None)
+    try:
+        parameter = inspect.signature(loss).parameters.get("reduction")
+    except (TypeError, ValueError):  # builtins have no signature
+        return None
+    return None if parameter is None else str(parameter.default)
+
+
 def unreduced(loss: Loss) -> Loss:
     """The same loss without its reduction, where it has one."""
+    if reduction_of(loss) is None:
+        return loss
     if isinstance(loss, nn.Module):
-        if not hasattr(loss, "reduction"):
-            return loss
         bare = copy.copy(loss)
         bare.__dict__["reduction"] = "none"
         return bare
-    try:
-        takes_reduction = "reduction" in inspect.signature(loss).parameters
-    except (TypeError, ValueError):  # builtins have no signature
-        return loss
-    return (lambda logits, targets: loss(logits, targets, reduction="none")) if takes_reduction else loss
+    return lambda logits, targets: loss(logits, targets, reduction="none")

@@ -11,8 +11,8 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gradreg.engines import Engine, Evaluation, engine_of
-from gradreg.engines.inputs import Inputs, batch_size, logits_of, take
-from gradreg.engines.own_pass import OwnPass, call
+from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
+from gradreg.engines.own_pass import OwnPass, RandomState, call
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
 from gradreg.penalties import GradientPenalty, Penalty, Probe
 
@@ -109,12 +109,14 @@ class Objective:
         self._check_usable(unlabeled)
         active = [job for job in self._jobs(step) if job.weight > 0]
         _check_grad_mode(active)
+        replay = any(isinstance(job.penalty, GradientPenalty) and job.penalty.same_mask for job in active)
+        before = RandomState.now(device_of(x)) if replay else None
         evaluation = self._loss_pass(model, x, active)
         _check_batch(evaluation.logits, y, active)
         loss = batch_loss(self.loss, evaluation.logits, y)
         if not active:
             return Terms(loss, loss, {}, evaluation.logits)
-        values = self._values(active, _Batch(model, x, y, evaluation), unlabeled, _lazily(generator))
+        values = self._values(active, _Batch(model, x, y, evaluation, before), unlabeled, _lazily(generator))
         total = sum((job.weight * values[job.name] for job in active), start=loss)
         return Terms(total, loss, values, evaluation.logits)
 
@@ -160,7 +162,7 @@ class Objective:
             vjp=vjp,
             targets=batch.y,
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
-            generator=generator() if penalty.random else None,
+            generator=generator,
             class_dim=self.class_dim,
             parameters=parameters,
         )
@@ -171,7 +173,8 @@ class Objective:
             return batch
         if penalty.fraction < 1:
             batch = batch.part(penalty, generator())
-        own = OwnPass(penalty.batch_norm, _draw_seed(generator()))
+        replayed = batch.before if penalty.same_mask else None
+        own = OwnPass(penalty.batch_norm, _draw_seed(generator()) if replayed is None else replayed)
         return batch._replace(evaluation=self.engine.evaluate(batch.model, batch.x, wrt=[penalty.wrt], own=own))
 
     def _check_usable(self, unlabeled: Inputs | None) -> None:
@@ -191,12 +194,13 @@ class _Job(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Inputs and, where there are any, their targets and a forward pass on them."""
+    """Inputs and, where there are any, their targets, a forward pass on them, and the random state before it."""
 
     model: Model
     x: Inputs
     y: Any = None
     evaluation: Evaluation | None = None
+    before: RandomState | None = None
 
     @property
     def evaluated(self) -> Evaluation:
@@ -245,6 +249,8 @@ def _check_grad_mode(active: list[_Job]) -> None:
 
 
 def _check_batch(logits: Tensor, y: Any, active: list[_Job]) -> None:
+    if active and len(logits) == 0:
+        raise ValueError("the batch is empty, and a mean over no examples is not defined: skip it.")
     if active and isinstance(y, Tensor) and y.ndim and y.shape[0] != logits.shape[0]:
         raise ValueError(
             f"the output has {logits.shape[0]} examples and the targets have {y.shape[0]}: dimension 0 must be the same "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import Node
+from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.engines.base import DifferentiationError, Evaluation
@@ -28,21 +28,32 @@ class DoubleBackward:
     """
 
     name: ClassVar[str] = "double_backward"
-    _checked: WeakSet[Any] = field(default_factory=WeakSet, init=False, repr=False, compare=False)
 
     def evaluate(
         self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], own: OwnPass | None = None
     ) -> Evaluation:
-        if model not in self._checked:
-            _check_module(model)
+        _check_module(model)
         with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
             logits = logits_of(call(model, fed, own))
         check_points(points, len(logits))
-        if model not in self._checked:
-            for tensors in points.values():
-                _check_second_derivative(logits, tensors)
-            self._checked.add(model)
+        for name in wrt:
+            _check_once(model, name, logits, points[name])
         return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
+
+
+#: What was tried on each model already: the names differentiated by.
+_TRIED: WeakKeyDictionary[Callable[..., Any], set[str]] = WeakKeyDictionary()
+
+
+def _check_once(model: Callable[..., Any], name: str, logits: Tensor, points: Sequence[Tensor]) -> None:
+    """The trial of the second derivative, for models that can be remembered only the first time."""
+    try:
+        tried = _TRIED.setdefault(model, set())
+    except TypeError:  # neither hashable nor weakly referable
+        tried = set()
+    if name not in tried:
+        _check_second_derivative(logits, points)
+        tried.add(name)
 
 
 def _check_module(model: Callable[..., Any]) -> None:
@@ -64,36 +75,57 @@ def _check_module(model: Callable[..., Any]) -> None:
 
 def _check_second_derivative(logits: Tensor, points: Sequence[Tensor]) -> None:
     """Differentiate twice for a trial, to raise now and with a way out what PyTorch would raise later, or never."""
-    complaint = next(filter(None, map(_marked_once, _graph([logits], until=points))), None)
+    for node in _between(logits, points):
+        if complaint := _marked_once(node):
+            raise _error(complaint)
+    gradients = autograd_vjp(logits, points)(torch.ones_like(logits).unsqueeze(0))
+    leaves = [node.variable for node in _graph(gradients) if hasattr(node, "variable")]
+    if not leaves:
+        return
+    norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
     try:
-        gradients = autograd_vjp(logits, points)(torch.ones_like(logits).unsqueeze(0))
-        leaves = [node.variable for node in _graph(gradients) if hasattr(node, "variable")]
-        if leaves:
-            norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
-            torch.autograd.grad(norm, leaves, retain_graph=True, allow_unused=True)
+        torch.autograd.grad(norm, leaves, retain_graph=True, allow_unused=True)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        complaint = complaint or str(error).strip().splitlines()[0].rstrip(".")
-    if complaint:
-        raise DifferentiationError(
-            f"{complaint}, so the gradient cannot be differentiated again. "
-            "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
-            "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
-            "gradient does not pass through it."
-        )
+        raise _error(str(error).strip().splitlines()[0].rstrip(".")) from error
 
 
-def _graph(tensors: Sequence[Tensor], until: Sequence[Tensor] = ()) -> Iterator[Node]:
-    """The nodes that made these tensors, back to the leaves or to the nodes that made ``until``."""
+def _error(complaint: str) -> DifferentiationError:
+    return DifferentiationError(
+        f"{complaint}, so the gradient cannot be differentiated again. "
+        "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
+        "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
+        "gradient does not pass through it."
+    )
+
+
+def _graph(tensors: Sequence[Tensor]) -> Iterator[Node]:
+    """The nodes that made these tensors, back to the leaves."""
     waiting = [tensor.grad_fn for tensor in tensors]
-    seen = {tensor.grad_fn for tensor in until}
+    seen = set()
     while waiting:
         node = waiting.pop()
         if node is not None and node not in seen:
             seen.add(node)
             yield node
             waiting.extend(following for following, _ in node.next_functions)
+
+
+def _between(output: Tensor, points: Sequence[Tensor]) -> set[Node]:
+    """The nodes through which the gradient of the output flows on its way to the points."""
+    users: dict[Node, list[Node]] = {}
+    for node in _graph([output]):
+        for following, _ in node.next_functions:
+            if following is not None:
+                users.setdefault(following, []).append(node)
+    waiting = [get_gradient_edge(point).node for point in points]
+    between: set[Node] = set()
+    while waiting:
+        new = [user for user in users.get(waiting.pop(), []) if user not in between]
+        between.update(new)
+        waiting.extend(new)
+    return between
 
 
 def _marked_once(node: Node) -> str | None:

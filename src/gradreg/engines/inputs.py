@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The positional and keyword arguments to call the model with."""
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)), {}
+    return (tuple(inputs) if _is_several(inputs) else (inputs,)), {}
 
 
 def map_tensors(function: Callable[[str, Tensor], Tensor], inputs: Inputs) -> Inputs:
@@ -27,9 +27,13 @@ def map_tensors(function: Callable[[str, Tensor], Tensor], inputs: Inputs) -> In
 
     if isinstance(inputs, Mapping):
         return {key: apply(key, value) for key, value in inputs.items()}
-    if isinstance(inputs, (tuple, list)):
+    if _is_several(inputs):
         return tuple(apply(str(position), value) for position, value in enumerate(inputs))
-    return function("", inputs)
+    return function("", inputs) if isinstance(inputs, Tensor) else inputs
+
+
+def _is_several(inputs: Inputs) -> TypeGuard[tuple[Any, ...] | list[Any]]:
+    return type(inputs) in (tuple, list)  # a named tuple, such as PackedSequence, is one argument
 
 
 def named_tensors(inputs: Inputs) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,11 +18,29 @@ from gradreg.penalties.base import BatchNorm
 
 
 @dataclass(frozen=True)
+class RandomState:
+    """The global random states of the CPU and of one device, to be used once more."""
+
+    cpu: Tensor
+    device: Tensor | None
+
+    @classmethod
+    def now(cls, device: torch.device) -> RandomState:
+        accelerator = _accelerator(device)
+        return cls(torch.get_rng_state(), None if accelerator is None else accelerator.get_rng_state(device))
+
+
+@dataclass(frozen=True)
 class OwnPass:
-    """How the pass differs from the loss's: its batch-norm mode, and the seed of its dropout masks."""
+    """How the pass differs from the loss's.
+
+    Attributes:
+        batch_norm: what the batch-norm layers normalise with.
+        randomness: of its dropout masks: a seed for new ones, or the state before the loss's pass, for the same.
+    """
 
     batch_norm: BatchNorm
-    seed: int
+    randomness: int | RandomState
 
 
 def call(model: Callable[..., Any], inputs: Inputs, own: OwnPass | None = None) -> Any:
@@ -30,8 +48,9 @@ def call(model: Callable[..., Any], inputs: Inputs, own: OwnPass | None = None) 
     args, kwargs = arguments(inputs)
     if own is None:
         return model(*args, **kwargs)
-    with random_state_of(own.seed, device_of(inputs)):
+    with random_state_of(own.randomness, device_of(inputs)):
         if not isinstance(model, nn.Module):
+            _check_function(own)
             return model(*args, **kwargs)
         # On copies, whatever a module writes to its buffers (running statistics, above all) is forgotten.
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
@@ -39,54 +58,71 @@ def call(model: Callable[..., Any], inputs: Inputs, own: OwnPass | None = None) 
             return torch.func.functional_call(model, buffers, args, kwargs)
 
 
+def _check_function(own: OwnPass) -> None:
+    if own.batch_norm != "train":
+        raise ValueError(
+            f"batch_norm={own.batch_norm!r} needs the layers of a torch.nn.Module, and the model is a plain function: "
+            "pass the module itself to the objective."
+        )
+
+
 @contextmanager
-def random_state_of(seed: int, device: torch.device) -> Iterator[None]:
-    """Run under this seed on the CPU and on ``device``, then put the global random states back."""
-    on_accelerator = device.type not in ("cpu", "meta")
-    fork = (
-        torch.random.fork_rng([device.index or 0], device_type=device.type) if on_accelerator else torch.random.fork_rng([])
-    )
+def random_state_of(randomness: int | RandomState, device: torch.device) -> Iterator[None]:
+    """Run under this seed or state on the CPU and on ``device``, then put the global random states back."""
+    accelerator = _accelerator(device)
+    fork = torch.random.fork_rng([device.index or 0], device_type=device.type) if accelerator else torch.random.fork_rng([])
     with fork:
-        torch.default_generator.manual_seed(seed)
-        if on_accelerator:
-            with getattr(torch, device.type).device(device):
-                getattr(torch, device.type).manual_seed(seed)
+        if isinstance(randomness, RandomState):
+            torch.set_rng_state(randomness.cpu)
+            if accelerator is not None:
+                accelerator.set_rng_state(randomness.device, device)
+        else:
+            torch.default_generator.manual_seed(randomness)
+            if accelerator is not None:
+                with accelerator.device(device):
+                    accelerator.manual_seed(randomness)
         yield
 
 
-def batch_norm_mode(model: nn.Module, mode: BatchNorm) -> Any:
+def _accelerator(device: torch.device) -> Any:
+    """The module of this kind of device, such as torch.cuda; None for the CPU."""
+    return None if device.type in ("cpu", "meta") else getattr(torch, device.type)
+
+
+def batch_norm_mode(model: nn.Module, mode: BatchNorm) -> AbstractContextManager[object]:
     """Switch the batch-norm layers that use batch statistics to constants: the batch's own, or the running ones."""
     if mode == "train":
         return nullcontext()
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and (m.training or m.running_mean is None)]
+    if mode == "running":
+        _check_running(layers)
     stack = ExitStack()
     for layer in layers:
-        stack.enter_context(_FREEZE[mode](layer))
+        stack.enter_context(_frozen(layer) if mode == "frozen" else _running(layer))
     return stack
 
 
 @contextmanager
 def _frozen(layer: _BatchNorm) -> Iterator[None]:
+    before = vars(layer).get("forward")
     layer.forward = partial(_forward_with_constant_statistics, layer)  # type: ignore[method-assign]
     try:
         yield
     finally:
         del layer.forward
+        if before is not None:
+            layer.forward = before  # type: ignore[method-assign]
 
 
 def _forward_with_constant_statistics(layer: _BatchNorm, x: Tensor) -> Tensor:
     others = [dim for dim in range(x.ndim) if dim != 1]
-    var, mean = torch.var_mean(x.detach(), others, correction=0)
+    values = x.detach() if x.dtype == torch.float64 else x.detach().float()
+    var, mean = torch.var_mean(values, others, correction=0)
     return F.batch_norm(x, mean, var, layer.weight, layer.bias, training=False, eps=layer.eps)
 
 
 @contextmanager
 def _running(layer: _BatchNorm) -> Iterator[None]:
-    if layer.running_mean is None:
-        raise ValueError(
-            f"batch_norm='running': {layer} keeps no running statistics. "
-            "Use batch_norm='frozen', which takes the batch's own as constants, or track_running_stats=True."
-        )
     layer.training = False
     try:
         yield
@@ -94,4 +130,10 @@ def _running(layer: _BatchNorm) -> Iterator[None]:
         layer.training = True
 
 
-_FREEZE = {"frozen": _frozen, "running": _running}
+def _check_running(layers: list[_BatchNorm]) -> None:
+    for layer in layers:
+        if layer.running_mean is None:
+            raise ValueError(
+                f"batch_norm='running': {layer} keeps no running statistics. "
+                "Use batch_norm='frozen', which takes the batch's own as constants, or track_running_stats=True."
+            )

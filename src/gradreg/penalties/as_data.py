@@ -11,15 +11,15 @@ from gradreg.penalties.schedule import Schedule
 
 
 def to_data(penalty: Penalty) -> dict[str, Any]:
-    """``{"name": ..., option: value}``, without the options that are at their default.
+    """``{"name": ..., option: value}`` with all options, so that a later change of a default does not change old records.
 
-    >>> from gradreg.penalties import SpectReg
-    >>> to_data(SpectReg(weight=0.03, norm=TargetSlope(1.0)))
-    {'name': 'spect_reg', 'weight': 0.03, 'norm': {'target': 1.0, 'shape': 'gentle'}}
+    >>> from gradreg.penalties import ConfidencePenalty
+    >>> to_data(ConfidencePenalty(weight=1))
+    {'name': 'confidence_penalty', 'weight': 1.0, 'schedule': {'warmup_steps': 0, 'every': 1}, 'reduction': 'mean'}
     """
-    given = {f.name: value for f in fields(penalty) if (value := getattr(penalty, f.name)) != f.default}
+    values = {f.name: getattr(penalty, f.name) for f in fields(penalty)} | {"weight": float(penalty.weight)}
     return {"name": penalty.name} | {
-        name: asdict(value) if isinstance(value, (TargetSlope, Schedule)) else value for name, value in given.items()
+        name: asdict(value) if isinstance(value, (TargetSlope, Schedule)) else value for name, value in values.items()
     }
 
 

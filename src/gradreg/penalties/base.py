@@ -28,14 +28,12 @@ class Penalty(ABC):
     """
 
     name: ClassVar[str]
-    #: Whether it draws random numbers.
-    random: ClassVar[bool] = False
 
     weight: float
     schedule: Schedule = ALWAYS
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and self.weight >= 0):
+        if not (isinstance(self.weight, (int, float)) and math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(
                 f"{type(self).__name__}: weight={self.weight!r} must be a finite number of at least 0: "
                 "a negative weight would reward what it should penalise. Use weight=0 to switch the penalty off."
@@ -55,15 +53,16 @@ class Penalty(ABC):
 class GradientPenalty(Penalty):
     r"""The norm of a projection of the logits' Jacobian, :math:`\lVert J_g(x)^T c \rVert`.
 
-    All gradient penalties of the paper have this form (its section 2.3) and differ only in the cotangents
+    All gradient penalties of the paper have this form (its section 2.4) and differ only in the cotangents
     :math:`c` they project on. To add one, give its ``cotangents``; the rest is shared:
 
     Attributes:
         wrt: what to differentiate by: ``"input"`` (every floating-point input), ``"input.<key>"`` (one of several
             inputs, by its key or position), or the name of a submodule, for its output (hidden activations, or the
             embeddings of a text model).
-        forward: ``"shared"`` differentiates the loss's own forward pass; ``"fresh"`` runs another one, with its own
-            dropout mask, as the authors' code did for all penalties but DoubleBack. Costs one forward pass.
+        forward: ``"shared"`` differentiates the loss's own forward pass, or one with the same dropout mask where
+            ``batch_norm`` asks for another; ``"fresh"`` runs one with its own mask, as the authors' code did for all
+            penalties but DoubleBack. Costs one forward pass.
         batch_norm: ``"train"`` leaves the layers in the mode of the loss's pass, as the paper: in training mode the
             gradient runs through the batch statistics and so across examples. ``"frozen"`` takes the same statistics
             as constants, ``"running"`` the running averages; both need a forward pass of their own.
@@ -71,7 +70,7 @@ class GradientPenalty(Penalty):
         norm: ``"squared_l2"`` (the paper), ``"l2"``, ``"l1"``, or a :class:`~gradreg.TargetSlope`.
         fraction: share of the batch, drawn at random, to penalise: the mean over the part has the same expectation as
             the mean over the batch (batch norm in training mode then sees the part's statistics). It runs a forward
-            pass of its own on that part, so that a small fraction costs little.
+            pass of its own on that part, with its own dropout mask, so that a small fraction costs little.
         chunk_size: how many cotangents to differentiate at once; None means all. Chunks are recomputed in the
             backward pass, so that peak memory is that of one chunk, for twice the work.
     """
@@ -102,8 +101,13 @@ class GradientPenalty(Penalty):
 
     @property
     def own_pass(self) -> bool:
-        """Whether it penalises another function than the one the loss was computed with."""
+        """Whether it penalises another function than the loss was computed with, and so needs a second forward pass."""
         return self.forward == "fresh" or self.batch_norm != "train" or self.fraction < 1
+
+    @property
+    def same_mask(self) -> bool:
+        """Whether a pass of its own is to have the dropout mask of the loss's."""
+        return self.own_pass and self.forward == "shared" and self.fraction == 1
 
     @abstractmethod
     def cotangents(self, probe: Probe) -> Tensor:

@@ -25,7 +25,8 @@ class Probe:
         vjp: the vector-Jacobian product ``c -> J^T c`` of the logits, batched over the first dimension of ``c``.
         targets: the labels, or None for unlabelled data.
         loss_gradient: gives the derivative of each example's loss by its logits, ``[batch, *output]``.
-        generator: where random draws come from; None means PyTorch's global generator.
+        generator: where random draws come from, or a function that gives it when it is first needed; None means PyTorch's
+            global generator. Draw through ``normal`` and ``integers``.
         class_dim: the dimension of the logits that holds the classes; negative counts from the end.
         parameters: the model's trainable parameters by name.
     """
@@ -34,13 +35,15 @@ class Probe:
     vjp: VJP | None = None
     targets: Any = None
     loss_gradient: Callable[[], Tensor] | None = None
-    generator: Generator | None = None
+    generator: Generator | Callable[[], Generator] | None = None
     class_dim: int = 1
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.class_dim < 0:
+        if self.class_dim < 0 and self.logits.ndim > 1:
             object.__setattr__(self, "class_dim", self.class_dim + self.logits.ndim)
+        if self.class_dim < 1 and self.logits.ndim > 1:
+            raise ValueError(f"class_dim points to the batch of an output of shape {tuple(self.logits.shape)}: use 1 or -1.")
 
     @property
     def batch_size(self) -> int:
@@ -92,16 +95,20 @@ class Probe:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal draws. Single precision whatever the model's, so that a seed means the same in every dtype."""
-        return torch.randn(shape, generator=self.generator, device=self._random_device).to(self.logits)
+        generator = self._source()
+        return torch.randn(shape, generator=generator, device=self._device_of(generator)).to(self.logits)
 
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers drawn uniformly from 0 to ``high - 1``."""
-        drawn = torch.randint(high, shape, generator=self.generator, device=self._random_device)
+        generator = self._source()
+        drawn = torch.randint(high, shape, generator=generator, device=self._device_of(generator))
         return drawn.to(self.logits.device)
 
-    @property
-    def _random_device(self) -> torch.device:
-        return self.logits.device if self.generator is None else self.generator.device
+    def _source(self) -> Generator | None:
+        return self.generator if isinstance(self.generator, Generator | None) else self.generator()
+
+    def _device_of(self, generator: Generator | None) -> torch.device:
+        return self.logits.device if generator is None else generator.device
 
 
 def autograd_vjp(outputs: Tensor, points: Sequence[Tensor]) -> VJP:

@@ -66,7 +66,6 @@ class RandomOneHot(GradientPenalty):
     """
 
     name: ClassVar[str] = "random_one_hot"
-    random: ClassVar[bool] = True
 
     per_example: bool = True
 

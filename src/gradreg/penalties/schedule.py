@@ -37,6 +37,8 @@ class Schedule:
             return 1.0
         if step is None:
             raise ValueError(f"{self} needs to know the step: call objective(model, x, y, step=i) with i = 0, 1, 2, ...")
+        if step < 0:
+            raise ValueError(f"step={step} must not be negative: count from 0.")
         if step % self.every:
             return 0.0
         return self.every * min(1.0, step / self.warmup_steps if self.warmup_steps else 1.0)

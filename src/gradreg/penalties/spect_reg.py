@@ -71,7 +71,7 @@ class SpectReg(GradientPenalty):
     - ``"gaussian"``: :math:`r \sim N(0, I_m)`, the paper and the authors' code;
     - ``"sphere"``: uniform on the sphere of radius :math:`\sqrt m`. The paper's spherical variant, on the *unit* sphere,
       is this divided by m, the number of outputs (its text states the factors of the two the wrong way round);
-    - ``"rademacher"``: independent signs, the least variance of the independent draws;
+    - ``"rademacher"``: independent signs, the least variance of draws with independent entries;
     - ``"orthogonal"``: ``num_projections`` mutually orthogonal directions of length :math:`\sqrt m`, exact when there are m.
 
     Attributes:
@@ -92,7 +92,6 @@ class SpectReg(GradientPenalty):
     """
 
     name: ClassVar[str] = "spect_reg"
-    random: ClassVar[bool] = True
 
     projection: Projection = "gaussian"
     num_projections: int = 1

@@ -16,7 +16,8 @@ from gradreg.penalties.probe import Probe
 def weight_decay(parameters: Iterable[Tensor]) -> Tensor:
     r"""Half the squared norm of all weight matrices and filters, :math:`\tfrac12 \sum_W \lVert W \rVert_2^2`, a scalar.
 
-    Parameters of fewer than two dimensions (biases, the scales and shifts of normalisation) are left out.
+    A parameter counts if it has two or more dimensions: filters, dense and embedding matrices, but neither biases nor the
+    scales and shifts of normalisation.
 
     >>> weight_decay([torch.full((2, 2), 3.0), torch.ones(7)])
     tensor(18.)

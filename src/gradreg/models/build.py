@@ -1,0 +1,102 @@
+"""A model by name, sized to the data, or the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import Generator, nn
+
+from gradreg.models.lenet import lenet
+from gradreg.models.mlp import mlp
+from gradreg.models.resnet import resnet
+from gradreg.models.resnet18 import resnet18
+
+MODELS = ("lenet", "resnet", "resnet18", "mlp")
+
+
+def build(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    *,
+    dropout: float | None = None,
+    generator: Generator | None = None,
+) -> nn.Module:
+    """The model for inputs of this shape.
+
+    Args:
+        name: ``lenet``, ``resnet``, ``resnet18``, ``mlp``; or ``package.module:function`` or ``file.py:function``, for
+            a function that returns a module. It is given those of ``input_shape``, ``num_outputs``, ``dropout`` and
+            ``generator`` that it takes.
+        input_shape: ``(channels, height, width)`` or ``(features,)``.
+        num_outputs: classes, or numbers to predict.
+        dropout: rate of dropout; None for the model's default.
+        generator: draws the initial weights.
+
+    >>> build("mlp", (1,), 1)[1]
+    Linear(in_features=1, out_features=64, bias=True)
+    """
+    if ":" in name:
+        return _own(name, input_shape, num_outputs, dropout, generator)
+    if name not in MODELS:
+        raise ValueError(f"model {name!r} is unknown: choose {', '.join(MODELS)}, or package.module:function.")
+    if name == "mlp":
+        return _mlp(input_shape, num_outputs, dropout or 0.0, generator)
+    if len(input_shape) != 3:
+        raise ValueError(f"{name} takes images, and an example here has shape {input_shape}: use mlp.")
+    channels, height, width = input_shape
+    if name == "lenet":
+        rate = 0.5 if dropout is None else dropout
+        return lenet(num_outputs, channels, image_size=(height, width), dropout=rate, generator=generator)
+    return (resnet if name == "resnet" else resnet18)(num_outputs, channels, generator=generator)
+
+
+def _mlp(input_shape: tuple[int, ...], num_outputs: int, dropout: float, generator: Generator | None) -> nn.Module:
+    features = 1
+    for side in input_shape:
+        features *= side
+    hidden = (64,) * 5 if features == num_outputs == 1 else (128, 128)  # the paper's SIN network, or a common default
+    return mlp(features, num_outputs, hidden=hidden, dropout=dropout, generator=generator)
+
+
+def _own(
+    name: str, input_shape: tuple[int, ...], num_outputs: int, dropout: float | None, generator: Generator | None
+) -> nn.Module:
+    make = _function(name)
+    offered = {"input_shape": input_shape, "num_outputs": num_outputs, "dropout": dropout, "generator": generator}
+    taken = inspect.signature(make).parameters
+    model = make(**{key: value for key, value in offered.items() if key in taken and value is not None})
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"{name} returned {type(model).__name__}, expected a torch.nn.Module.")
+    return model
+
+
+def _function(name: str) -> Callable[..., Any]:
+    where, _, function = name.rpartition(":")
+    module = _module(where)
+    if not callable(getattr(module, function, None)):
+        raise ValueError(f"{where} has no function {function!r}: give package.module:function or file.py:function.")
+    made: Callable[..., Any] = getattr(module, function)
+    return made
+
+
+def _module(where: str) -> ModuleType:
+    if not where.endswith(".py"):
+        try:
+            return importlib.import_module(where)
+        except ModuleNotFoundError as error:
+            raise ValueError(f"module {where!r} cannot be imported ({error}): check its name, or give a file.py.") from error
+    if not Path(where).is_file():
+        raise ValueError(f"there is no file {where!r}: check the path of your model.")
+    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
