@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help test lint types contract unit slow gpu constraints clean
+.PHONY: help compare test lint types contract unit slow gpu constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -12,6 +12,9 @@ help:  ## list the targets
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
+
+compare: .venv/installed  ## the main job: is gradient regularization worth it on 100 handwritten digits?
+	$(BIN)/gradreg compare
 
 test: lint types contract unit  ## all that must pass: style, types, import contract, tests and documentation examples
 

@@ -200,7 +200,7 @@ def test_empty_batch_and_bad_numbers() -> None:
     with pytest.raises(ValueError, match="the batch is empty"):
         step(x=torch.randn(0, 3), y=torch.empty(0, dtype=torch.long), penalty=gr.ConfidencePenalty(weight=1))
     with pytest.raises(ValueError, match="step=-1 must not be negative"):
-        step(penalty=gr.SpectReg(weight=1, schedule=gr.Schedule(every=2)), **{"step": -1})
+        step(penalty=gr.SpectReg(weight=1, schedule=gr.Schedule(every=2)), step=-1)
     with pytest.raises(ValueError, match="weight='0.1' must be a finite number"):
         gr.SpectReg(weight="0.1")
     with pytest.raises(ValueError, match=r"class_dim points to the batch of an output of shape \(4, 2\)"):

@@ -25,7 +25,9 @@ class Dataset:
         y_train, y_test: classes 0 to K - 1 as int64 ``[n]``, or regression targets as float32 ``[n, outputs]``.
         task: classification or regression.
         class_names: the names of the classes, in order; their indices where the source has no names.
-        scale_targets: whether regression targets are standardised for training (errors are reported in their own unit).
+        standardise: whether inputs and regression targets are standardised for training (errors are reported in their own
+            unit).
+        group_size: rows of the training data come in groups of this many, one after the other, that are drawn together.
     """
 
     name: str
@@ -35,7 +37,8 @@ class Dataset:
     y_test: Array
     task: Task = "classification"
     class_names: tuple[str, ...] = ()
-    scale_targets: bool = True
+    standardise: bool = True
+    group_size: int = 1
 
     @property
     def is_image(self) -> bool:

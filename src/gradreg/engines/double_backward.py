@@ -32,12 +32,15 @@ class DoubleBackward:
     def evaluate(
         self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], own: OwnPass | None = None
     ) -> Evaluation:
-        _check_module(model)
+        tried = _tried(model)
+        if not tried:
+            _check_module(model)
         with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
             logits = logits_of(call(model, fed, own))
         check_points(points, len(logits))
-        for name in wrt:
-            _check_once(model, name, logits, points[name])
+        for name in set(wrt) - tried:
+            _check_second_derivative(logits, points[name])
+            tried.add(name)
         return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
 
 
@@ -45,15 +48,11 @@ class DoubleBackward:
 _TRIED: WeakKeyDictionary[Callable[..., Any], set[str]] = WeakKeyDictionary()
 
 
-def _check_once(model: Callable[..., Any], name: str, logits: Tensor, points: Sequence[Tensor]) -> None:
-    """The trial of the second derivative, for models that can be remembered only the first time."""
+def _tried(model: Callable[..., Any]) -> set[str]:
     try:
-        tried = _TRIED.setdefault(model, set())
-    except TypeError:  # neither hashable nor weakly referable
-        tried = set()
-    if name not in tried:
-        _check_second_derivative(logits, points)
-        tried.add(name)
+        return _TRIED.setdefault(model, set())
+    except TypeError:  # neither hashable nor weakly referable: tried every time
+        return set()
 
 
 def _check_module(model: Callable[..., Any]) -> None:

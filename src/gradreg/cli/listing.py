@@ -1,0 +1,33 @@
+"""``gradreg list``: what there is to choose from."""
+
+from __future__ import annotations
+
+import inspect
+import json
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gradreg.cli.options import Json
+from gradreg.engines import ENGINES
+from gradreg.models import MODELS
+from gradreg.penalties import PENALTIES
+from gradreg.study.plan import default_weights
+
+
+def show(as_json: Json = False) -> None:
+    """List the penalties with the weights that are tried for them, the models and the engines."""
+    penalties = {name: (inspect.getdoc(kind) or "").splitlines()[0] for name, kind in PENALTIES.items()}
+    if as_json:
+        typer.echo(json.dumps({"penalties": penalties, "models": MODELS, "engines": [*ENGINES]}, indent=1))
+        return
+    table = Table("penalty", "what it does", "weights tried")
+    for name, text in penalties.items():
+        tried = default_weights(name)
+        table.add_row(name, text, f"{tried[0]:g} to {tried[-1]:g}")
+    console = Console()
+    console.print(table)
+    console.print(
+        f"models: {', '.join(MODELS)}, or your own package.module:function\nengines: {', '.join(ENGINES)}", markup=False
+    )

@@ -1,0 +1,28 @@
+"""The command ``gradreg``: its subcommands, and errors without tracebacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: What a user can cause and mend. Anything else is our mistake and shows its traceback.
+USER_ERRORS = (ValueError, TypeError, OSError, RuntimeError)
+EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
+
+
+def main() -> None:
+    """Run the command line; errors of the user's end with one message and exit code 2."""
+    try:
+        from gradreg.cli.app import app
+    except ModuleNotFoundError as error:
+        sys.exit(f"error: the command line needs {error.name}: pip install 'gradreg[cli]'.")
+    try:
+        app()
+    except KeyboardInterrupt:
+        print("\ninterrupted; finished runs are recorded, and the same command goes on from there.", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_INTERRUPTED)
+    except USER_ERRORS as error:
+        if os.environ.get("GRADREG_DEBUG"):
+            raise
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        sys.exit(EXIT_USER_ERROR)

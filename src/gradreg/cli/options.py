@@ -1,0 +1,165 @@
+"""Options that several commands share, and what follows from them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from gradreg.data import Dataset, default_sizes, load
+from gradreg.models import MODELS
+from gradreg.penalties import PENALTIES, Penalty, WeightDecay
+from gradreg.training import RunConfig
+
+WHAT, TRAIN, WHERE = "What to train on", "How to train", "Where to run"
+
+Data = Annotated[
+    str,
+    typer.Option(help="A dataset's name (gradreg data list), or your own .npz, .csv or image folder.", rich_help_panel=WHAT),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(help=f"{', '.join(MODELS)}, or yours: package.module:function or file.py:function.", rich_help_panel=WHAT),
+]
+TrainSize = Annotated[
+    int | None, typer.Option(help="Examples to train on.  [default: by dataset]", rich_help_panel=WHAT, min=1)
+]
+ValidationSize = Annotated[
+    int | None,
+    typer.Option(help="Examples set aside to choose weights.  [default: by dataset]", rich_help_panel=WHAT, min=1),
+]
+Balanced = Annotated[
+    bool, typer.Option("--balanced", help="Draw equally many examples of each class.", rich_help_panel=WHAT)
+]
+Label = Annotated[str | None, typer.Option(help="Column of a CSV that holds the label.", rich_help_panel=WHAT)]
+ImageSize = Annotated[
+    int | None, typer.Option(help="Resize an image folder to this many pixels.", rich_help_panel=WHAT, min=4)
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Folder of prepared datasets.", rich_help_panel=WHAT, envvar="GRADREG_DATA_DIR")
+]
+Steps = Annotated[
+    int | None, typer.Option(help="Batches to train for.  [default: 40 epochs, 500 to 10000]", rich_help_panel=TRAIN, min=1)
+]
+BatchSize = Annotated[int, typer.Option(help="Examples in a batch.", rich_help_panel=TRAIN, min=1)]
+Optimizer = Annotated[str, typer.Option(help="adam, or sgd with Nesterov momentum.", rich_help_panel=TRAIN)]
+LearningRate = Annotated[
+    float, typer.Option(help="Divided by 10 at half and at three quarters of the steps.", rich_help_panel=TRAIN, min=0)
+]
+Decay = Annotated[
+    float,
+    typer.Option("--weight-decay", help="In the loss, on weight matrices only; all arms.", rich_help_panel=TRAIN, min=0),
+]
+Dropout = Annotated[
+    float | None, typer.Option(help="Rate of dropout.  [default: the model's]", rich_help_panel=TRAIN, min=0, max=1)
+]
+Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16.", rich_help_panel=WHERE)]
+Device = Annotated[
+    str | None, typer.Option(help="cpu, cuda, cuda:1.  [default: cuda if there is one]", rich_help_panel=WHERE)
+]
+Workers = Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", rich_help_panel=WHERE, min=1)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """What decides a run, as it was typed."""
+
+    data: str
+    model: str | None
+    train_size: int | None
+    validation_size: int | None
+    balanced: bool
+    steps: int | None
+    batch_size: int
+    optimizer: str
+    learning_rate: float
+    weight_decay: float
+    dropout: float | None
+    precision: str
+
+    def config(self, dataset: Dataset) -> RunConfig:
+        """The baseline's config on this dataset."""
+        train_size, validation_size = default_sizes(dataset)
+        if self.optimizer not in ("adam", "sgd"):
+            raise ValueError(f"--optimizer {self.optimizer!r} is unknown: choose adam or sgd.")
+        if self.precision not in ("fp32", "tf32", "bf16"):
+            raise ValueError(f"--precision {self.precision!r} is unknown: choose fp32, tf32 or bf16.")
+        num_examples = self.train_size or train_size
+        return RunConfig(
+            data=self.data,
+            fingerprint=dataset.fingerprint,
+            model=self.model or default_model(dataset),
+            penalties=(WeightDecay(weight=self.weight_decay),) if self.weight_decay else (),
+            train_size=num_examples,
+            validation_size=self.validation_size or validation_size,
+            balanced=self.balanced,
+            optimizer=self.optimizer,  # type: ignore[arg-type]
+            learning_rate=self.learning_rate,
+            num_steps=self.steps or min(10_000, max(500, 40 * num_examples // self.batch_size)),
+            batch_size=self.batch_size,
+            dropout=self.dropout,
+            precision=self.precision,  # type: ignore[arg-type]
+        )
+
+
+def default_model(dataset: Dataset) -> str:
+    """A network that trains in seconds: LeNet for images of 16 pixels or more, else a perceptron."""
+    return "lenet" if dataset.is_image and min(dataset.input_shape[1:]) >= 16 else "mlp"
+
+
+def default_device(device: str | None) -> str:
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def load_data(data: str, data_dir: Path | None, label: str | None, image_size: int | None) -> Dataset:
+    return load(data, data_dir=data_dir, label=label, image_size=image_size)
+
+
+def parse_penalties(text: str) -> list[str]:
+    """Names separated by commas or spaces; class names will do as well.
+
+    >>> parse_penalties("SpectReg, double_back")
+    ['spect_reg', 'double_back']
+    """
+    by_class = {kind.__name__.lower(): name for name, kind in PENALTIES.items()}
+    names = [by_class.get(word.lower(), word) for word in re.split(r"[,\s]+", text.strip()) if word]
+    for name in names:
+        if name not in PENALTIES:
+            raise ValueError(
+                f"penalty {name!r} is unknown: choose from {', '.join(PENALTIES)} (gradreg list explains them)."
+            )
+    return names
+
+
+def parse_weighted(text: str) -> Penalty:
+    """A penalty with its weight, ``spect_reg=0.03``.
+
+    >>> parse_weighted("spect_reg=0.03")
+    SpectReg(weight=0.03)
+    """
+    name, _, weight = text.partition("=")
+    (known,) = parse_penalties(name) or [""]
+    try:
+        return PENALTIES[known](weight=float(weight))
+    except (KeyError, ValueError) as error:
+        raise ValueError(f"--penalty {text!r}: expected name=weight, for instance spect_reg=0.03 ({error}).") from error
+
+
+def parse_weights(text: str) -> tuple[str, tuple[float, ...]]:
+    """The weights to try for a penalty, ``spect_reg=0.01,0.03,0.1``.
+
+    >>> parse_weights("spect_reg=0.01,0.03")
+    ('spect_reg', (0.01, 0.03))
+    """
+    name, _, values = text.partition("=")
+    try:
+        return parse_penalties(name)[0], tuple(float(value) for value in re.split(r"[,\s]+", values.strip()) if value)
+    except (IndexError, ValueError) as error:
+        raise ValueError(
+            f"--weights {text!r}: expected name=weight,weight,..., for instance spect_reg=0.01,0.1 ({error})."
+        ) from error

@@ -1,0 +1,188 @@
+"""``gradreg compare`` and ``gradreg tune``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from gradreg.cli import options as o
+from gradreg.report import as_data, as_rich_table, write_report
+from gradreg.study.compare import Outcome, StudyFolder, compare, tune
+from gradreg.study.execute import Executor, Watcher, default_workers
+from gradreg.study.plan import Plan, arms_of
+from gradreg.study.statistics import compare_arms
+from gradreg.study.verdict import verdict
+from gradreg.training import RunConfig
+
+DEFAULT_PENALTIES = "spect_reg,double_back,jac_reg,confidence_penalty"
+STUDY = "The comparison"
+
+COMPARE_HELP = """Is gradient regularization worth it on this data?
+
+Trains a baseline and each penalty over several runs with different random training subsets, the same for all of them, after
+choosing every penalty's weight on validation data. Ends with a table, a verdict and a report.
+
+Finished runs are recorded: the same command goes on where it stopped, and shows its result again at once.
+"""
+TUNE_HELP = """Choose each penalty's weight on validation data, without touching the test data."""
+
+
+def study(
+    ctx: typer.Context,
+    data: o.Data = "digits",
+    model: o.Model = None,
+    penalties: Annotated[str, typer.Option(help="Names, separated by commas.", rich_help_panel=STUDY)] = DEFAULT_PENALTIES,
+    runs: Annotated[int, typer.Option(help="Final runs of each arm.", rich_help_panel=STUDY, min=1)] = 10,
+    tuning_runs: Annotated[int, typer.Option(help="Validation runs for each weight.", rich_help_panel=STUDY, min=1)] = 3,
+    weights: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Weights to try: spect_reg=0.01,0.1. Repeatable.  [default: the paper's grid]", rich_help_panel=STUDY
+        ),
+    ] = None,
+    search: Annotated[str, typer.Option(help="grid, or optuna within its range.", rich_help_panel=STUDY)] = "grid",
+    tune_baseline: Annotated[
+        bool,
+        typer.Option(
+            "--tune-baseline", help="Search the baseline's learning rate and weight decay first.", rich_help_panel=STUDY
+        ),
+    ] = False,
+    train_size: o.TrainSize = None,
+    validation_size: o.ValidationSize = None,
+    balanced: o.Balanced = False,
+    label: o.Label = None,
+    image_size: o.ImageSize = None,
+    data_dir: o.DataDir = None,
+    steps: o.Steps = None,
+    batch_size: o.BatchSize = 50,
+    optimizer: o.Optimizer = "adam",
+    learning_rate: o.LearningRate = 0.001,
+    weight_decay: o.Decay = 0.0005,
+    dropout: o.Dropout = None,
+    precision: o.Precision = "fp32",
+    device: o.Device = None,
+    workers: o.Workers = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of records and report.  [default: runs/<data>-<model>-<hash>]", rich_help_panel=o.WHERE),
+    ] = None,
+    as_json: o.Json = False,
+) -> None:
+    dataset = o.load_data(data, data_dir, label, image_size)
+    base = o.TrainingOptions(
+        data=data,
+        model=model,
+        train_size=train_size,
+        validation_size=validation_size,
+        balanced=balanced,
+        steps=steps,
+        batch_size=batch_size,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        dropout=dropout,
+        precision=precision,
+    ).config(dataset)
+    plan = make_plan(base, penalties, weights or [], runs, tuning_runs, search, tune_baseline)
+    folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
+    where = o.default_device(device)
+    only_tuning = ctx.info_name == "tune"
+    with _progress(plan, only_tuning, quiet=as_json) as watch:
+        executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
+        outcome = (tune if only_tuning else compare)(plan, executor)
+    folder.save(outcome, title=f"{data}: {base.model}")
+    (_show_weights if only_tuning else _show_result)(outcome, folder, as_json)
+
+
+def make_plan(
+    base: RunConfig, penalties: str, weights: list[str], runs: int, tuning_runs: int, search: str, tune_baseline: bool
+) -> Plan:
+    """The plan that the options ask for."""
+    grids = dict(o.parse_weights(text) for text in weights)
+    names = o.parse_penalties(penalties)
+    if unused := set(grids) - set(names):
+        raise ValueError(f"--weights are given for {', '.join(sorted(unused))}, which --penalties does not name.")
+    if search not in ("grid", "optuna"):
+        raise ValueError(f"--search {search!r} is unknown: choose grid or optuna.")
+    rate = base.learning_rate
+    return Plan(
+        base=base,
+        arms=arms_of(names, grids),
+        num_runs=runs,
+        num_tuning_runs=tuning_runs,
+        search=search,  # type: ignore[arg-type]
+        learning_rates=(rate / 3, rate, rate * 3) if tune_baseline else (),
+        weight_decays=(1e-4, 5e-4, 2e-3) if tune_baseline else (),
+    )
+
+
+def _safe(name: str) -> str:
+    """Part of a folder's name: the function of a user's own model."""
+    return name.rpartition(":")[2]
+
+
+@contextmanager
+def _progress(plan: Plan, only_tuning: bool, quiet: bool) -> Iterator[Watcher]:
+    """A bar on the terminal; nothing where there is none."""
+    console = Console(stderr=True)
+    total = plan.num_runs_in_all() - (len(plan.arms) * plan.num_runs if only_tuning else 0)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("starting", total=total)
+        seen: set[str] = set()
+
+        def watch(record: Any) -> None:
+            new = record.config.key not in seen
+            seen.add(record.config.key)
+            stage = "tuning" if record.config.evaluate_on == "validation" else "testing"
+            bar.update(task, advance=int(new), description=f"{stage} {record.config.arm}")
+
+        yield watch
+
+
+def _show_result(outcome: Outcome, folder: StudyFolder, as_json: bool) -> None:
+    comparison = compare_arms(outcome.records)
+    title, records = folder.load()
+    page = write_report(records, folder.folder / "report", title=title)
+    sentence = verdict(comparison)
+    if as_json:
+        typer.echo(json.dumps(as_data(comparison) | {"verdict": sentence, "report": str(page)}, indent=1))
+        return
+    console = Console()
+    console.print(as_rich_table(comparison))
+    console.print(f"\n{sentence}", highlight=False, markup=False)
+    _warn_of_edges(console, outcome)
+    console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _show_weights(outcome: Outcome, folder: StudyFolder, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({label: config.to_data() for label, config in outcome.chosen.items()}, indent=1))
+        return
+    console = Console()
+    for label, config in outcome.chosen.items():
+        added = ", ".join(map(repr, config.penalties)) or "no penalty"
+        console.print(f"{label}: {added}, learning rate {config.learning_rate:g}", markup=False)
+    _warn_of_edges(console, outcome)
+    console.print(f"Records: {folder.store.folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _warn_of_edges(console: Console, outcome: Outcome) -> None:
+    if outcome.at_edge:
+        names = " and ".join(outcome.at_edge)
+        console.print(
+            f"The best weight of {names} lies at the edge of those tried: --weights can widen them.", style="yellow"
+        )

@@ -1,0 +1,97 @@
+"""From what the user wrote to a dataset."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Literal
+
+from gradreg.data.dataset import Dataset
+from gradreg.data.embedded import EMBEDDED
+from gradreg.data.errors import DataError
+from gradreg.data.hub import PREFIX, load_hub
+from gradreg.data.named import NAMED, prepared_path, read_prepared
+from gradreg.data.optional import is_installed
+from gradreg.data.own import load_own
+
+
+def load(data: str, *, data_dir: Path | None = None, label: str | None = None, image_size: int | None = None) -> Dataset:
+    """A dataset by its name, path or address. Never downloads a named one: that is for :func:`~gradreg.data.prepare`.
+
+    Args:
+        data: ``digits`` and the other names of :func:`available`; the path of a ``.npz`` file, a ``.csv`` file or a folder
+            of pictures; or ``hf:owner/name``.
+        data_dir: where named datasets are kept; see :func:`find_data_dir`.
+        label: for tables, the column to predict.
+        image_size: for pictures, the side to resize them to.
+
+    >>> load("sin").task
+    'regression'
+    """
+    if data in EMBEDDED:
+        return EMBEDDED[data].make()
+    if data in NAMED:
+        return read_prepared(data, find_data_dir(data_dir))
+    if data.startswith(PREFIX):
+        return load_hub(data, label, image_size)
+    if _looks_like_a_path(data):
+        return load_own(Path(data).expanduser(), label=label, image_size=image_size)
+    raise _unknown(data)
+
+
+def find_data_dir(data_dir: Path | None = None) -> Path:
+    """The folder of named datasets: as given, or ``$GRADREG_DATA_DIR``, or ``./data`` if it is there, or a cache."""
+    if data_dir is not None:
+        return data_dir
+    if os.environ.get("GRADREG_DATA_DIR"):
+        return Path(os.environ["GRADREG_DATA_DIR"]).expanduser()
+    return Path("data") if Path("data").is_dir() else Path.home() / ".cache" / "gradreg"
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """A line of the list of datasets.
+
+    Attributes:
+        name: what to write to get it.
+        kind: embedded, or named and downloaded once.
+        description: what it holds.
+        ready: whether :func:`load` would find it now.
+    """
+
+    name: str
+    kind: Literal["embedded", "named"]
+    description: str
+    ready: bool
+
+
+def available(data_dir: Path | None = None) -> list[DatasetInfo]:
+    """All datasets that have a name.
+
+    >>> [info.name for info in available()]
+    ['digits', 'mnist5k', 'sin', 'sin_pairs', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100', 'tinyimagenet']
+    """
+    folder = find_data_dir(data_dir)
+    embedded = [
+        DatasetInfo(name, "embedded", one.description, one.package is None or is_installed(one.package))
+        for name, one in EMBEDDED.items()
+    ]
+    named = [
+        DatasetInfo(name, "named", one.description, prepared_path(name, folder).is_file()) for name, one in NAMED.items()
+    ]
+    return embedded + named
+
+
+def _looks_like_a_path(data: str) -> bool:
+    return Path(data).expanduser().exists() or "/" in data or os.sep in data or Path(data).suffix != ""
+
+
+def _unknown(data: str) -> DataError:
+    names = [*EMBEDDED, *NAMED]
+    close = "".join(f"Did you mean {match}? " for match in get_close_matches(data, names, n=1))
+    return DataError(
+        f"{data!r} is no dataset: {close}Choose one of {', '.join(names)}, or give the path of an .npz file, a .csv file "
+        f"or a folder of pictures, or {PREFIX}owner/name."
+    )

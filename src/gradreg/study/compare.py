@@ -1,0 +1,89 @@
+"""The comparison: tune on validation, choose, run on test."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gradreg.study.plan import Plan, mean_score
+from gradreg.study.records import RunRecord, Store
+from gradreg.study.search import Candidates, Execute, grid, propose
+from gradreg.training import RunConfig
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a comparison gave.
+
+    Attributes:
+        records: of all its runs, tuning first.
+        chosen: the final config of each arm, but for the seed, by its label.
+        at_edge: arms whose best weight is the smallest or largest that was tried.
+    """
+
+    records: list[RunRecord]
+    chosen: dict[str, RunConfig]
+    at_edge: tuple[str, ...] = ()
+
+
+def tune(plan: Plan, execute: Execute) -> Outcome:
+    """Choose the baseline's settings, where they are to be tuned, then each arm's weight, on validation data alone."""
+    base_candidates = plan.baseline_candidates()
+    records = _run_all(plan, {"": base_candidates}, execute)
+    base = _best(plan, base_candidates, execute)
+    candidates = grid(plan, base) if plan.search == "grid" else propose(plan, base, execute)
+    records += _run_all(plan, candidates, execute)
+    chosen = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
+    return Outcome(records, chosen, tuple(label for label, config in chosen.items() if _at_edge(config, candidates[label])))
+
+
+def compare(plan: Plan, execute: Execute) -> Outcome:
+    """Tune, then run every arm on test with the same seeds."""
+    outcome = tune(plan, execute)
+    final = [run for config in outcome.chosen.values() for run in plan.final_configs(config)]
+    return replace(outcome, records=outcome.records + execute(final))
+
+
+def _run_all(plan: Plan, candidates: Candidates, execute: Execute) -> list[RunRecord]:
+    """The validation runs of all candidates at once, to fill the machine; none where there is nothing to choose."""
+    options = [config for configs in candidates.values() if len(configs) > 1 for config in configs]
+    return execute([run for config in options for run in plan.tuning_configs(config)])
+
+
+def _best(plan: Plan, options: list[RunConfig], execute: Execute) -> RunConfig:
+    """The config with the best mean score over its validation runs, which are recorded already; the first of equals."""
+    if len(options) == 1:
+        return options[0]
+    return max(options, key=lambda config: mean_score(execute(plan.tuning_configs(config))))
+
+
+def _at_edge(chosen: RunConfig, options: list[RunConfig]) -> bool:
+    """Whether the best weight is the smallest or the largest that was tried."""
+    weights = [config.penalties[-1].weight for config in options if config.penalties]
+    return len(options) > 1 and chosen.penalties[-1].weight in (min(weights), max(weights))
+
+
+@dataclass(frozen=True)
+class StudyFolder:
+    """Where a study lives: its records, the list of those it is made of, and its report."""
+
+    folder: Path
+
+    @property
+    def store(self) -> Store:
+        return Store(self.folder / "records")
+
+    def save(self, outcome: Outcome, title: str) -> None:
+        """Write down which records make up the study, for later reports."""
+        keys = sorted({record.config.key for record in outcome.records})
+        (self.folder / "study.json").write_text(json.dumps({"title": title, "runs": keys}, indent=1))
+
+    def load(self) -> tuple[str, list[RunRecord]]:
+        """The title and the records; all in the folder where there is no list of them."""
+        index = self.folder / "study.json"
+        study = json.loads(index.read_text()) if index.is_file() else {}
+        records = [r for r in self.store.all() if "runs" not in study or r.config.key in study["runs"]]
+        if not records:
+            raise ValueError(f"no records in {self.store.folder}: run gradreg compare first, or give its folder.")
+        return str(study.get("title", self.folder.name)), records

@@ -1,0 +1,89 @@
+"""Executing runs on this machine: skip what is recorded, record what is done."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+
+from gradreg.data import Dataset
+from gradreg.study.records import Store
+from gradreg.training import RunConfig, RunRecord, run
+
+#: Told of each record as it is there, new or found.
+Watcher = Callable[[RunRecord], None]
+
+
+@dataclass(frozen=True)
+class Executor:
+    """Runs configs and keeps their records.
+
+    Attributes:
+        dataset: what all runs are trained on.
+        store: where records are looked for and written.
+        device: ``cpu``, ``cuda``, ``cuda:1``, ...
+        num_workers: processes to share the work among; 1 runs in this one.
+        watch: called with each record.
+    """
+
+    dataset: Dataset
+    store: Store
+    device: str = "cpu"
+    num_workers: int = 1
+    watch: Watcher | None = None
+
+    def __call__(self, configs: Iterable[RunConfig]) -> list[RunRecord]:
+        """The records of these configs, in their order. Whatever is finished when it is interrupted stays recorded."""
+        wanted = list(configs)
+        found = {config.key: self.store.load(config) for config in wanted if self.store.has(config)}
+        self._tell(found.values())
+        missing = list({config.key: config for config in wanted if config.key not in found}.values())
+        for record in self._run_all(missing):
+            self.store.save(record)
+            self._tell([record])
+            found[record.config.key] = record
+        return [found[config.key] for config in wanted]
+
+    def _tell(self, records: Iterable[RunRecord]) -> None:
+        for record in records if self.watch is not None else ():
+            self.watch(record)  # type: ignore[misc]
+
+    def _run_all(self, configs: list[RunConfig]) -> Iterator[RunRecord]:
+        if self.num_workers == 1 or len(configs) < 2:
+            for config in configs:
+                yield run(config, self.dataset, device=self.device).record
+            return
+        spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
+        workers = min(self.num_workers, len(configs))
+        with ProcessPoolExecutor(workers, spawn, _Worker.start, (self.dataset, self.device)) as pool:
+            waiting = [pool.submit(_Worker.work, config) for config in configs]
+            try:
+                for finished in as_completed(waiting):
+                    yield finished.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
+
+
+class _Worker:
+    """What a worker process keeps between runs: sending the data with every config would cost more than a run."""
+
+    dataset: Dataset
+    device: str
+
+    @classmethod
+    def start(cls, dataset: Dataset, device: str) -> None:
+        cls.dataset, cls.device = dataset, device
+
+    @classmethod
+    def work(cls, config: RunConfig) -> RunRecord:
+        return run(config, cls.dataset, device=cls.device).record
+
+
+def default_workers(device: str) -> int:
+    """One for each core; on an accelerator one alone."""
+    return (
+        1 if device != "cpu" else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )

@@ -1,0 +1,52 @@
+"""What one run gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradreg.training.config import RunConfig
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What one run gave.
+
+    Attributes:
+        config: all that decided the result.
+        metrics: numbers by name. Of the evaluated split: ``accuracy`` and ``top5`` (fractions), ``loss``, ``mse``; and
+            ``train_accuracy``, ``train_loss``, ``train_mse``, ``squared_weight_norm``. ``diverged`` is 1 for a run that
+            stopped on a loss or penalty that was not finite.
+        curve: lists of equal length by name: ``step``, ``train_loss``, ``loss`` and ``accuracy`` or ``mse`` of the evaluated
+            split, and the unweighted value of each penalty by its name.
+        gradient_norms: Frobenius norms of the logits' Jacobian at some points, lists by split: ``train`` and ``test``
+            (``validation`` while tuning).
+        function: for regression from one number to one, the learned function on a grid: ``x``, ``y`` and, where it is known,
+            ``target``; and ``train_x``, ``train_y``. Otherwise None.
+        provenance: versions, device, number of threads, git revision, time of start, seconds of training and evaluation.
+    """
+
+    config: RunConfig
+    metrics: dict[str, float]
+    curve: dict[str, list[float]] = field(default_factory=dict)
+    gradient_norms: dict[str, list[float]] = field(default_factory=dict)
+    function: dict[str, list[float]] | None = None
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def to_data(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "config": self.config.to_data(),
+            "metrics": self.metrics,
+            "curve": self.curve,
+            "gradient_norms": self.gradient_norms,
+            "function": self.function,
+            "provenance": self.provenance,
+        }
+
+    @classmethod
+    def from_data(cls, data: dict[str, Any]) -> RunRecord:
+        parts = {name: value for name, value in data.items() if name not in ("schema", "config")}
+        return cls(config=RunConfig.from_data(data["config"]), **parts)

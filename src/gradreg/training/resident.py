@@ -1,0 +1,90 @@
+"""Examples that live on the device, as small as they came, and are standardised batch by batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradreg.data import Dataset, Scaler, split
+from gradreg.data.dataset import Array
+from gradreg.training.config import RunConfig
+
+
+@dataclass(frozen=True)
+class Resident:
+    """Inputs and targets of one split on the device.
+
+    Attributes:
+        x: uint8 images ``[n, channels, height, width]`` or float32 features ``[n, features]``.
+        y: classes, or regression targets in their own unit.
+        mean, std: the statistics of the training subset, shaped to broadcast over a batch.
+    """
+
+    x: Tensor
+    y: Tensor
+    mean: Tensor
+    std: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def inputs(self, rows: Tensor | slice) -> Tensor:
+        """The standardised inputs at these rows."""
+        batch = self.x[rows]
+        pixels = batch.float() / 255 if batch.dtype == torch.uint8 else batch
+        return (pixels - self.mean) / self.std
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data of one run: the training subset, what it is evaluated on, and the scale of regression targets."""
+
+    train: Resident
+    evaluated: Resident
+    target_mean: Tensor
+    target_std: Tensor
+
+    def scale_targets(self, y: Tensor) -> Tensor:
+        return (y - self.target_mean) / self.target_std
+
+    def unscale(self, prediction: Tensor) -> Tensor:
+        return prediction * self.target_std + self.target_mean
+
+
+def prepare(dataset: Dataset, config: RunConfig, device: torch.device) -> RunData:
+    """The splits that the config asks for, on the device, standardised with the statistics of the training subset."""
+    parts = split(
+        dataset,
+        train_size=config.train_size,
+        validation_size=config.validation_size,
+        seed=config.seed,
+        balanced=config.balanced,
+    )
+    scaler = Scaler.of(dataset, dataset.x_train[parts.train])
+    mean, std = (torch.as_tensor(values, dtype=torch.float32, device=device) for values in (scaler.mean, scaler.std))
+
+    def resident(x: Array, y: Array) -> Resident:
+        return Resident(_on_device(x, dataset.is_image, device), torch.as_tensor(y, device=device), mean, std)
+
+    train = resident(dataset.x_train[parts.train], dataset.y_train[parts.train])
+    if config.evaluate_on == "validation":
+        evaluated = resident(dataset.x_train[parts.validation], dataset.y_train[parts.validation])
+    else:
+        evaluated = resident(dataset.x_test, dataset.y_test)
+    return RunData(train, evaluated, *_target_scale(dataset, dataset.y_train[parts.train], device))
+
+
+def _on_device(x: Array, is_image: bool, device: torch.device) -> Tensor:
+    if is_image:
+        x = x[:, None] if x.ndim == 3 else x.transpose(0, 3, 1, 2)
+    return torch.as_tensor(np.ascontiguousarray(x), device=device)
+
+
+def _target_scale(dataset: Dataset, y: Array, device: torch.device) -> tuple[Tensor, Tensor]:
+    if dataset.task == "classification":
+        return torch.zeros((), device=device), torch.ones((), device=device)
+    scaler = Scaler.of(dataset, y)
+    return torch.as_tensor(scaler.mean, device=device), torch.as_tensor(scaler.std, device=device)

@@ -1,0 +1,84 @@
+"""One run: from a config to a record and a trained model."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, nn
+
+from gradreg.data import Dataset
+from gradreg.engines.own_pass import random_state_of
+from gradreg.models import build
+from gradreg.training.config import RunConfig
+from gradreg.training.provenance import provenance
+from gradreg.training.record import RunRecord
+from gradreg.training.resident import prepare
+from gradreg.training.session import Session
+
+#: Told after each evaluation: the number of steps done, and the curve so far.
+Progress = Callable[[int, dict[str, list[float]]], None]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run."""
+
+    record: RunRecord
+    model: nn.Module
+
+
+def run(config: RunConfig, dataset: Dataset, *, device: str = "cpu", progress: Progress | None = None) -> Trained:
+    """Train and evaluate as the config says.
+
+    A function of its arguments: the same config gives the same record bit for bit on the same machine, and the global
+    random state is left alone.
+    """
+    where = torch.device(device)
+    started = time.perf_counter()
+    with random_state_of(stream(config.seed, "dropout"), where), numerics(config.precision):
+        model = build(
+            config.model,
+            dataset.input_shape,
+            dataset.num_outputs,
+            dropout=config.dropout,
+            generator=Generator().manual_seed(stream(config.seed, "weights")),
+        ).to(where)
+        session = Session(config, dataset.task, prepare(dataset, config, where), model)
+        for step in session.train(Generator().manual_seed(stream(config.seed, "draws"))):
+            if progress is not None:
+                progress(step, session.curve)
+        trained = time.perf_counter()
+        record = RunRecord(
+            config=config,
+            metrics=session.final_metrics(),
+            curve=session.curve,
+            gradient_norms=session.gradient_norms(),
+            function=session.learned_function(),
+            provenance=provenance(where) | {"train_s": round(trained - started, 3)},
+        )
+    record.provenance["evaluate_s"] = round(time.perf_counter() - trained, 3)
+    return Trained(record, model)
+
+
+def stream(seed: int, purpose: str) -> int:
+    """A seed for each purpose, so that none depends on how much another draws."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:7], "little")
+
+
+@contextmanager
+def numerics(precision: str) -> Iterator[None]:
+    """With or without TensorFloat-32, and sums in an order that repeats itself: one thread, fixed kernels."""
+    matmul, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
+    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    torch.set_num_threads(1)
+    try:
+        with torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=precision != "fp32"):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(matmul)
+        torch.set_num_threads(threads)

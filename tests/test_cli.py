@@ -1,0 +1,183 @@
+"""The command line, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+pytest.importorskip("typer")
+
+from gradreg.cli.main import main
+
+QUICK = ["--runs", "2", "--tuning-runs", "1", "--steps", "8", "--workers", "1"]
+ONE_PENALTY = ["--penalties", "spect_reg", "--weights", "spect_reg=0.01,0.1"]
+
+
+class Shell:
+    """Types commands in a folder of its own; nothing may show a traceback."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self.monkeypatch, self.capsys, self.folder = monkeypatch, capsys, folder
+        monkeypatch.chdir(folder)
+        for name, value in {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}.items():
+            monkeypatch.setenv(name, value)
+
+    def __call__(self, *words: str, code: int = 0) -> Printed:
+        self.monkeypatch.setattr(sys, "argv", ["gradreg", *words])
+        with pytest.raises(SystemExit) as end:
+            main()
+        printed = Printed(*self.capsys.readouterr())
+        assert (end.value.code or 0) == code, printed
+        return printed
+
+
+class Printed(NamedTuple):
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def gradreg(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Shell:
+    return Shell(monkeypatch, capsys, tmp_path)
+
+
+def test_as_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gradreg", "compare", "--data", "digit"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_compare_ends_with_table_verdict_and_report_and_resumes(gradreg: Shell, tmp_path: Path) -> None:
+    done = gradreg("compare", *QUICK, *ONE_PENALTY)
+    assert re.search(r"baseline +\d+\.\d\d \(\d+\.\d\d\)", done.stdout)
+    assert "SpectReg" in done.stdout
+    assert re.search(r"ifference|improves|worse", done.stdout)
+    report = tmp_path / re.search(r"Report: (\S+)", done.stdout)[1]
+    assert "<html" in report.read_text()
+    assert {p.name for p in report.parent.iterdir()} >= {"index.html", "table.csv", "table.tex", "figures"}
+    assert done.stderr == "", "quiet where there is no terminal"
+    records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/records/*.json")}
+    assert len(records) == 2 * 1 + 2 * 2
+    again = gradreg("compare", *QUICK, *ONE_PENALTY)
+    assert again.stdout == done.stdout
+    assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/records/*.json")}
+    folder = str(report.parent.parent.relative_to(tmp_path))
+    from_records = gradreg("report", folder, "--json")
+    assert json.loads(from_records.stdout)["verdict"] in " ".join(done.stdout.split())
+
+
+def test_json_is_all_that_is_printed(gradreg: Shell, tmp_path: Path) -> None:
+    result = json.loads(gradreg("compare", *QUICK, *ONE_PENALTY, "--json").stdout)
+    assert {"verdict", "report"} <= set(result)
+    chosen = json.loads(gradreg("tune", *QUICK, *ONE_PENALTY, "--json").stdout)
+    assert chosen["SpectReg"]["penalties"][-1]["weight"] in (0.01, 0.1)
+
+
+def test_tune_never_touches_the_test_data(gradreg: Shell, tmp_path: Path) -> None:
+    done = gradreg("tune", *QUICK, *ONE_PENALTY, "--out", "tuned")
+    assert "SpectReg: " in done.stdout
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("tuned/records/*.json")]
+    assert {record["config"]["evaluate_on"] for record in records} == {"validation"}
+
+
+def test_own_data_need_no_further_option(gradreg: Shell, tmp_path: Path) -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    y = rng.integers(0, 3, 120)
+    np.savez(tmp_path / "my.npz", x=rng.normal(size=(120, 4)).astype(np.float32) + y[:, None], y=y)
+    done = gradreg("compare", "--data", "my.npz", *QUICK, *ONE_PENALTY)
+    assert "runs/my-mlp-" in done.stdout
+
+
+def test_regression(gradreg: Shell, tmp_path: Path) -> None:
+    done = gradreg("compare", "--data", "sin", *QUICK, *ONE_PENALTY)
+    assert "error" in done.stdout.lower() or "mse" in done.stdout.lower()
+
+
+def test_train_saves_a_model_that_three_lines_load(gradreg: Shell, tmp_path: Path) -> None:
+    done = gradreg("train", "--steps", "20", "--penalty", "spect_reg=0.01", "--out", "model", "--tensorboard", "board")
+    assert re.search(r"accuracy +\d+\.\d\d %", done.stdout)
+    lines = done.stdout.split("To use it:")[1].strip().splitlines()
+    assert len(lines) == 3
+    code = "import torch; x = torch.rand(2, 1, 8, 8)\n" + "\n".join(line.strip() for line in lines) + "\nprint(logits.shape)"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert "[2, 10]" in shown
+    assert list((tmp_path / "board").iterdir())
+
+
+def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef small(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))\n"
+    )
+    gradreg("compare", "--model", "mine.py:small", *QUICK, *ONE_PENALTY)
+
+
+def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
+    assert "spect_reg" in gradreg("list").stdout
+    assert "double_back" in json.loads(gradreg("list", "--json").stdout)["penalties"]
+    assert "digits" in gradreg("data", "list").stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["compare", "--data", "digit"], "digits"),
+        (["compare", "--data", "nowhere.npz"], "nowhere.npz"),
+        (["compare", "--data", "mnist", "--data-dir", "."], "gradreg data prepare mnist"),
+        (["compare", "--penalties", "specter"], "penalty 'specter' is unknown"),
+        (["compare", "--weights", "spect_reg=a"], "expected name=weight,weight"),
+        (["compare", "--weights", "frob_reg=1"], "which --penalties does not name"),
+        (["compare", "--model", "lenet5"], "model 'lenet5' is unknown"),
+        (["compare", "--optimizer", "adamw"], "choose adam or sgd"),
+        (["compare", "--search", "random"], "choose grid or optuna"),
+        (["compare", "--precision", "fp8"], "choose fp32, tf32 or bf16"),
+        (["compare", "--train-size", "100000"], "100000"),
+        (["train", "--penalty", "spect_reg"], "expected name=weight"),
+        (["train", "--penalty", "spect_reg=-1"], "must be a finite number of at least 0"),
+        (["report", "nowhere"], "run gradreg compare first"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_wrong_input_gets_one_line_and_exit_code_2(gradreg: Shell, words: list[str], message: str) -> None:
+    done = gradreg(*words, code=2)
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: ")
+    assert message in " ".join(done.stderr.split())
+
+
+def test_help_teaches_and_its_surface_is_frozen(gradreg: Shell, tmp_path: Path) -> None:
+    text = gradreg("compare", "--help").stdout
+    found = set(re.findall(r"--[a-z][a-z-]+", text)) - {"--help"}
+    assert found == {
+        *(
+            "--data",
+            "--model",
+            "--penalties",
+            "--runs",
+            "--tuning-runs",
+            "--weights",
+            "--search",
+            "--tune-baseline",
+            "--train-size",
+        ),
+        *(
+            "--validation-size",
+            "--balanced",
+            "--label",
+            "--image-size",
+            "--data-dir",
+            "--steps",
+            "--batch-size",
+            "--optimizer",
+        ),
+        *("--learning-rate", "--weight-decay", "--dropout", "--precision", "--device", "--workers", "--out", "--json"),
+    }
+    assert "goes on where it stopped" in " ".join(text.split())

@@ -1,0 +1,589 @@
+"""Data from files: the published archives, made tiny, and the user's own; whole and damaged."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import struct
+import sys
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+from threading import Thread
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from gradreg.data import DataError, load, prepare
+from gradreg.data.decode import decode_cifar10, decode_cifar100, decode_mnist, decode_tiny_imagenet, read_idx
+from gradreg.data.named import NAMED
+
+RNG = np.random.default_rng(0)
+
+
+def images(count: int, *shape: int):
+    return RNG.integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def same(found, wanted) -> None:
+    assert found.keys() == wanted.keys()
+    for key, array in wanted.items():
+        np.testing.assert_array_equal(found[key], array, err_msg=key)
+        assert found[key].dtype == np.uint8
+
+
+# Archives as they are published, a few images each
+
+
+def idx(array) -> bytes:
+    header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    return gzip.compress(header + array.tobytes())
+
+
+def write_mnist(folder: Path, num_train: int = 12, num_test: int = 5):
+    arrays = {
+        "x_train": images(num_train, 28, 28),
+        "y_train": np.arange(num_train, dtype=np.uint8) % 10,
+        "x_test": images(num_test, 28, 28),
+        "y_test": np.arange(num_test, dtype=np.uint8),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, key in zip(NAMED["mnist"].archives, arrays, strict=True):
+        (folder / file).write_bytes(idx(arrays[key]))
+    return arrays
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+
+
+def cifar_records(x, *labels) -> bytes:
+    return np.concatenate([*(y[:, None] for y in labels), x.transpose(0, 3, 1, 2).reshape(len(x), -1)], axis=1).tobytes()
+
+
+def write_cifar10(folder: Path):
+    x, y = images(12, 32, 32, 3), np.arange(12, dtype=np.uint8) % 10
+    parts = {f"cifar-10-batches-bin/data_batch_{i + 1}.bin": slice(2 * i, 2 * i + 2) for i in range(5)}
+    parts["cifar-10-batches-bin/test_batch.bin"] = slice(10, 12)
+    write_tar(folder / "cifar-10-binary.tar.gz", {name: cifar_records(x[part], y[part]) for name, part in parts.items()})
+    return {"x_train": x[:10], "y_train": y[:10], "x_test": x[10:], "y_test": y[10:]}
+
+
+def write_cifar100(folder: Path):
+    x, fine = images(6, 32, 32, 3), np.array([99, 3, 50, 0, 7, 12], np.uint8)
+    coarse = fine // 5
+    parts = {"cifar-100-binary/train.bin": slice(0, 4), "cifar-100-binary/test.bin": slice(4, 6)}
+    members = {name: cifar_records(x[part], coarse[part], fine[part]) for name, part in parts.items()}
+    write_tar(folder / "cifar-100-binary.tar.gz", members)
+    return {"x_train": x[:4], "y_train": fine[:4], "x_test": x[4:], "y_test": fine[4:]}
+
+
+def jpeg(grey: int, mode: str) -> bytes:
+    image = pytest.importorskip("PIL.Image")
+    file = io.BytesIO()
+    image.new(mode, (64, 64), grey if mode == "L" else (grey, grey, grey)).save(file, "JPEG")
+    return file.getvalue()
+
+
+def write_tiny_imagenet(folder: Path, label: str = "n02"):
+    members = {
+        "wnids.txt": b"n02\nn01\n",
+        "train/n02/images/n02_0.JPEG": jpeg(20, "RGB"),
+        "train/n01/images/n01_1.JPEG": jpeg(11, "L"),
+        "train/n01/images/n01_0.JPEG": jpeg(10, "RGB"),
+        "train/n01/n01_boxes.txt": b"",
+        "val/images/val_1.JPEG": jpeg(31, "RGB"),
+        "val/images/val_0.JPEG": jpeg(30, "RGB"),
+        "val/val_annotations.txt": f"val_0.JPEG\t{label}\t0\t0\t9\t9\nval_1.JPEG\tn01\t0\t0\t9\t9\n".encode(),
+        "test/images/test_0.JPEG": b"unlabelled",
+    }
+    with zipfile.ZipFile(folder / "tiny-imagenet-200.zip", "w") as archive:
+        for name, content in members.items():
+            archive.writestr(f"tiny-imagenet-200/{name}", content)
+
+
+def test_mnist(tmp_path: Path) -> None:
+    wanted = write_mnist(tmp_path)
+    same(decode_mnist(tmp_path), wanted)
+
+
+@pytest.mark.parametrize(("write", "decode"), [(write_cifar10, decode_cifar10), (write_cifar100, decode_cifar100)])
+def test_cifar(write, decode, tmp_path: Path) -> None:
+    wanted = write(tmp_path)
+    same(decode(tmp_path), wanted)
+
+
+def test_tiny_imagenet(tmp_path: Path) -> None:
+    write_tiny_imagenet(tmp_path)
+    arrays = decode_tiny_imagenet(tmp_path)
+    assert arrays["x_train"].shape == (3, 64, 64, 3)
+    assert arrays["x_train"][:, 0, 0, 0].tolist() == [10, 11, 20]
+    assert arrays["y_train"].tolist() == [0, 0, 1]
+    assert arrays["x_test"][:, 0, 0, 2].tolist() == [30, 31]
+    assert arrays["y_test"].tolist() == [1, 0]
+    assert arrays["y_test"].dtype == np.uint8
+
+
+def truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        idx(images(9, 28, 28))[:3000],
+        b"<html>404</html>",
+        b"",
+        gzip.compress(b"\0\0\x0d\x01" + struct.pack(">I", 1) + b"1234"),
+        gzip.compress(gzip.decompress(idx(images(3, 28, 28)))[:-5]),
+    ],
+    ids=["truncated", "page", "empty", "float", "short"],
+)
+def test_damaged_idx(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "images.gz"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"images.gz cannot be decoded .*damaged or incomplete. Remove it and run"):
+        read_idx(path)
+
+
+def test_damaged_archives(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    truncated(tmp_path / "cifar-10-binary.tar.gz")
+    write_tar(tmp_path / "cifar-100-binary.tar.gz", {"cifar-100-binary/train.bin": bytes(3074)})
+    write_tiny_imagenet(tmp_path)
+    truncated(tmp_path / "tiny-imagenet-200.zip")
+    for decode in (decode_cifar10, decode_cifar100, decode_tiny_imagenet):
+        with pytest.raises(DataError, match="cannot be decoded"):
+            decode(tmp_path)
+    write_tiny_imagenet(tmp_path, label="n99")
+    with pytest.raises(DataError, match="KeyError: 'n99'"):
+        decode_tiny_imagenet(tmp_path)
+    write_tar(tmp_path / "cifar-100-binary.tar.gz", {"cifar-100-binary/train.bin": bytes(3073)})
+    with pytest.raises(DataError, match="cannot reshape"):
+        decode_cifar100(tmp_path)
+
+
+# Downloads, from a server on this machine
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch) -> Iterator[Callable[..., dict]]:
+    """Serves a tiny MNIST in place of the real one; called to change what is expected of it."""
+    pytest.importorskip("pooch")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *args) -> None:
+            pass
+
+    arrays = write_mnist(tmp_path / "home")
+    server = HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "home")))
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+
+    def expect(**changes):
+        archives = {
+            path.name: hashlib.md5(path.read_bytes()).hexdigest()
+            for path in (tmp_path / "home" / file for file in NAMED["mnist"].archives)
+        }
+        known = {key: hashlib.sha256(array.tobytes()).hexdigest() for key, array in arrays.items()}
+        address = f"http://127.0.0.1:{server.server_port}/"
+        tiny = {"home": address, "archives": archives, "num_train": 12, "num_test": 5, "sha256": known}
+        monkeypatch.setitem(NAMED, "mnist", replace(NAMED["mnist"], **tiny | changes))
+        return arrays
+
+    expect()
+    yield expect
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_prepare(home, tmp_path: Path, capfd) -> None:
+    wanted = home()
+    path = prepare("mnist", tmp_path / "new" / "data", progress=False)
+    assert path == tmp_path / "new" / "data" / "mnist.npz"
+    assert sorted(one.name for one in path.parent.iterdir()) == ["archives", "mnist.npz"]
+    same(dict(np.load(path)), wanted)
+    data = load("mnist", data_dir=path.parent)
+    assert data.class_names == tuple("0123456789")
+    assert data.y_train.dtype == np.int64
+    assert capfd.readouterr() == ("", "")
+
+
+def test_prepare_shows_progress(home, tmp_path: Path, capfd) -> None:
+    pytest.importorskip("rich")
+    prepare("mnist", tmp_path)
+    shown = capfd.readouterr()
+    assert shown.out == ""
+    assert all(file in shown.err for file in NAMED["mnist"].archives)
+
+
+def test_prepare_uses_what_is_there(home, tmp_path: Path) -> None:
+    np.savez(tmp_path / "mnist.npz", **home(home="http://127.0.0.1:1/"))
+    before = (tmp_path / "mnist.npz").stat()
+    assert prepare("mnist", tmp_path).stat().st_mtime_ns == before.st_mtime_ns
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"archives": {"train-images-idx3-ubyte.gz": "0" * 32}},
+            "could not be downloaded.*does not match.*Try again, or copy",
+        ),
+        ({"archives": {"absent.gz": "0" * 32}}, "absent.gz could not be downloaded.*404"),
+        ({"home": "http://127.0.0.1:1/"}, "could not be downloaded"),
+        ({"sha256": {"y_test": "0" * 64}}, "does not hold mnist: y_test has the sha256 checksum .*expected 000"),
+        ({"class_names": ("0", "1", "2")}, "y_train has the label 9, expected 0 to 2"),
+        ({"num_train": 13}, r"x_train is uint8 \(12, 28, 28\), expected uint8 \(13, 28, 28\)"),
+    ],
+)
+def test_prepare_fails_without_leaving_a_file(home, changes, message: str, tmp_path: Path) -> None:
+    home(**changes)
+    with pytest.raises(DataError, match=message):
+        prepare("mnist", tmp_path, progress=False)
+    assert not (tmp_path / "mnist.npz").exists()
+
+
+def test_prepare_unknown(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'cifar' cannot be downloaded: choose one of mnist.*Did you mean cifar10"):
+        prepare("cifar", tmp_path)
+
+
+def test_prepared_file_that_is_something_else(home, tmp_path: Path) -> None:
+    arrays = home()
+    path = tmp_path / "mnist.npz"
+    np.savez(path, **{key: array for key, array in arrays.items() if key != "y_test"})
+    with pytest.raises(
+        DataError, match=r"does not hold mnist: y_test is missing. Remove it and run gradreg data prepare mnist"
+    ):
+        load("mnist", data_dir=tmp_path)
+    np.savez(path, **arrays | {"y_train": arrays["y_train"] + np.uint8(100)})
+    with pytest.raises(DataError, match="y_train has the label 109, expected 0 to 9"):
+        load("mnist", data_dir=tmp_path)
+    np.savez(path, **arrays | {"x_test": arrays["x_test"] / 255})
+    with pytest.raises(DataError, match="x_test is float64"):
+        load("mnist", data_dir=tmp_path)
+    np.savez(path, **arrays)
+    truncated(path)
+    with pytest.raises(DataError, match="cannot be read as npz.*damaged"):
+        load("mnist", data_dir=tmp_path)
+
+
+# The user's own: npz
+
+
+@pytest.fixture
+def npz(tmp_path: Path):
+    def write_and_load(**arrays):
+        np.savez(tmp_path / "my.npz", **arrays)
+        return load(str(tmp_path / "my.npz"))
+
+    return write_and_load
+
+
+def four(x_train, y_train, x_test=None, y_test=None):
+    return {
+        "x_train": x_train,
+        "y_train": y_train,
+        "x_test": x_train if x_test is None else x_test,
+        "y_test": y_train if y_test is None else y_test,
+    }
+
+
+LABELS = np.array([7, -2, 7, 30])
+FEATURES = np.arange(8.0).reshape(4, 2)
+
+
+def test_npz_of_images(npz) -> None:
+    data = npz(**four(images(4, 6, 5, 3), LABELS))
+    assert data.is_image
+    assert data.input_shape == (3, 6, 5)
+    assert data.y_train.tolist() == [1, 0, 1, 2]
+    assert data.class_names == ("-2", "7", "30")
+
+
+def test_npz_of_features(npz) -> None:
+    data = npz(**four(FEATURES, np.array(["b", "a", "b", "c"]), FEATURES[:1], np.array([b"c"])))
+    assert data.x_train.dtype == np.float32
+    assert data.y_test.tolist() == [2]
+    assert data.class_names == ("a", "b", "c")
+    assert npz(**four(FEATURES.astype(np.uint8), LABELS[:, None])).x_train.dtype == np.float32
+
+
+def test_npz_of_regression(npz) -> None:
+    data = npz(**four(FEATURES[:, 0], FEATURES[:, 1]))
+    assert data.task == "regression"
+    assert data.x_train.shape == data.y_train.shape == (4, 1)
+    assert npz(**four(FEATURES, FEATURES)).num_outputs == 2
+
+
+def test_npz_without_test_set(npz) -> None:
+    x, y = np.arange(50.0)[:, None], np.arange(50) % 5
+    data = npz(x=x, y=y)
+    assert (len(data.x_train), len(data.x_test)) == (40, 10)
+    assert sorted([*data.x_train[:, 0], *data.x_test[:, 0]]) == x[:, 0].tolist()
+    assert data.fingerprint == npz(x=x, y=y).fingerprint
+    once = npz(x=x, y=np.arange(50) // 49)
+    assert once.num_outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        (
+            four(np.where(FEATURES == 3, np.nan, FEATURES), LABELS),
+            r"x_train has nan in row 1, column 1 \(1 such.*Remove those",
+        ),
+        (four(FEATURES * 1e300, LABELS), "x_train has inf"),
+        (four(FEATURES, np.array([1.0, np.nan, 2.0, 3.0])), "y_train has nan in row 1"),
+        (four(FEATURES, np.full(4, 3)), "all training examples are of class 3.*Add another class"),
+        (four(FEATURES, LABELS, y_test=LABELS + 1), "y_test has labels that y_train lacks: -1, 8, 31.*Correct the labels"),
+        (four(FEATURES, LABELS[:3]), r"inputs have shape \(4, 2\) and the labels \(3,\)"),
+        (
+            four(FEATURES, LABELS, FEATURES[:, :1]),
+            r"training example is float64 \(2,\) and a test example is float64 \(1,\)",
+        ),
+        (four(FEATURES, LABELS, FEATURES[:0], LABELS[:0]), "has no test examples"),
+        (four(FEATURES, np.eye(4, dtype=int)), r"y_train is int64 \(4, 4\).*y.argmax\(1\)"),
+        (four(np.zeros((4, 5, 5)), LABELS), r"float64 \(4, 5, 5\).*Store images as uint8 .*channels last"),
+        (four(images(4, 3, 8, 8), LABELS), r"Put the channels last: x_train.transpose\(0, 2, 3, 1\)"),
+        (four(np.array([["a"], ["b"], ["c"], ["d"]]), LABELS), "x_train is <U1, expected numbers"),
+        (four(FEATURES, np.array(["a", None, "b", "c"], object)), "cannot be read as npz.*as np.array"),
+        ({"images": FEATURES, "y": LABELS}, "holds images, y; expected x_train, y_train, x_test, y_test, or x and y"),
+        ({}, "holds nothing"),
+        ({"x": FEATURES[:0], "y": LABELS[:0]}, "has no"),
+        ({"x": FEATURES[:1], "y": LABELS[:1]}, "has 1 example"),
+    ],
+)
+def test_unusable_npz(npz, arrays, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        npz(**arrays)
+
+
+def test_unusable_files(tmp_path: Path) -> None:
+    np.save(npy := io.BytesIO(), FEATURES)
+    for name, content, message in [
+        ("a.npz", b"", "a.npz is empty: write the data again"),
+        ("b.npz", b"text", "cannot be read as npz"),
+        ("array.npz", npy.getvalue(), "cannot be read as npz"),
+        ("c.parquet", b"data", "unknown ending '.parquet': use .npz, .csv"),
+    ]:
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match=message):
+            load(str(tmp_path / name))
+    with pytest.raises(DataError, match="does not exist"):
+        load(str(tmp_path / "nothing"))
+
+
+# The user's own: tables
+
+
+@pytest.fixture
+def table(tmp_path: Path):
+    def write_and_load(text: str, label: str | None = None):
+        (tmp_path / "my.csv").write_text(text, encoding="utf-8")
+        return load(str(tmp_path / "my.csv"), label=label)
+
+    return write_and_load
+
+
+PETS = "weight,colour,kind\n1.5,red,cat\n2,blue,dog\n3,red,cat\n4,green,dog\n5e-1,red,cat\n"
+
+
+def test_table(table) -> None:
+    data = table(PETS)
+    assert data.task == "classification"
+    assert data.class_names == ("cat", "dog")
+    assert data.input_shape == (4,)
+    rows = np.concatenate([data.x_train, data.x_test])
+    assert [1.5, 0, 0, 1] in rows.tolist()
+    assert [4, 0, 1, 0] in rows.tolist()
+
+
+def test_table_label_column(table) -> None:
+    assert table(PETS, label="colour").class_names == ("blue", "green", "red")
+    assert table("Y,a\n1,2\n0,3\n1,4\n0,5\n").class_names == ("0", "1")
+    assert table("\ufeffa;b\n1,5;x\n2,5;z\n1,5;x\n2,5;z\n\n").input_shape == (2,)
+    with pytest.raises(DataError, match="label='kin' is no column of .*choose one of weight, colour, kind"):
+        table(PETS, label="kin")
+
+
+def test_table_regression(table) -> None:
+    data = table("x,price\n" + "".join(f"{i},{i * 1.5}\n" for i in range(40)))
+    assert data.task == "regression"
+    assert data.y_train.shape == (32, 1)
+    few = table("x,grade\n" + "".join(f"{i},{i % 3 / 2}\n" for i in range(40)))
+    assert few.class_names == ("0", "0.5", "1")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (PETS + "7,,cat\n", r"line 7: column 'colour' has no value \(''\). Fill it in"),
+        (PETS + "NaN,red,cat\n", "line 7: column 'weight' has no value"),
+        (PETS + "inf,red,cat\n", "line 7: column 'weight' is inf"),
+        (PETS + "7,red\n", "line 7 has 2 cells and the header has 3"),
+        ("a,b\n", "has 1 lines: expected a header line"),
+        ("a\n1\n", "column 'a' alone"),
+        ("1,2\n3,4\n", "begins with numbers: add a header line that names the 2 columns"),
+        ("a,label\n1,x\n2,x\n", "all training examples are of class x"),
+        (
+            "id,label\n" + "".join(f"p{i},{i % 2}\n" for i in range(101)),
+            "'id' has 101 different texts, such as 'p0'.*Remove the",
+        ),
+        (
+            "a,price\n" + "".join(f"1,{i}\n" for i in range(30)),
+            "'price' has 30 different whole numbers in 30 rows.*decimal point",
+        ),
+    ],
+)
+def test_unusable_table(table, text: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        table(text)
+
+
+def test_table_in_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("a,label\n1,é\n".encode("latin-1"))
+    with pytest.raises(DataError, match="is not UTF-8 text"):
+        load(str(tmp_path / "a.csv"))
+
+
+# The user's own: pictures
+
+
+@pytest.fixture
+def picture(tmp_path: Path):
+    image = pytest.importorskip("PIL.Image")
+
+    def write(name: str, mode: str = "RGB", size: tuple[int, int] = (6, 4), colour: int = 0) -> None:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        image.new(mode, size, colour).save(tmp_path / name)
+
+    return write
+
+
+def test_folder(picture, tmp_path: Path) -> None:
+    for i in range(5):
+        picture(f"cat/{i}.png", "L", colour=i)
+        picture(f"dog/{i}.JPG", "L", (12, 8), colour=100 + i)
+    (tmp_path / "cat" / "notes.txt").touch()
+    data = load(str(tmp_path))
+    assert data.input_shape == (1, 4, 6)
+    assert data.class_names == ("cat", "dog")
+    assert (len(data.x_train), len(data.x_test)) == (8, 2)
+    assert ((data.x_train.mean((1, 2)) > 50) == data.y_train).all()
+    assert load(str(tmp_path), image_size=3).input_shape == (1, 3, 3)
+    picture("dog/colour.png", "P")
+    assert load(str(tmp_path)).input_shape == (3, 4, 6)
+
+
+def test_folder_with_test_set(picture, tmp_path: Path) -> None:
+    for part, count in [("train", 3), ("test", 1)]:
+        for kind in "ab":
+            for i in range(count):
+                picture(f"{part}/{kind}/{i}.png", "RGBA")
+    data = load(str(tmp_path))
+    assert (len(data.x_train), len(data.x_test)) == (6, 2)
+    assert data.input_shape == (3, 4, 6)
+    picture("test/c/0.png")
+    with pytest.raises(DataError, match="y_test has labels that y_train lacks: c"):
+        load(str(tmp_path))
+
+
+def test_sixteen_bits_are_scaled_to_eight(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for kind, value in [("dark", 256), ("light", 65535)]:
+        (tmp_path / kind).mkdir()
+        for i in range(2):
+            image.fromarray(np.full((2, 2), value, np.uint16)).save(tmp_path / kind / f"{i}.png")
+    data = load(str(tmp_path))
+    assert set(np.unique(np.concatenate([data.x_train, data.x_test]))) == {1, 255}
+
+
+def test_unusable_folder(picture, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="has no subfolders: expected one for each class"):
+        load(str(tmp_path))
+    picture("cat/0.png")
+    (tmp_path / "dog").mkdir()
+    with pytest.raises(DataError, match="dog has no pictures.*add some"):
+        load(str(tmp_path))
+    picture("dog/0.png")
+    truncated(tmp_path / "dog" / "0.png")
+    with pytest.raises(DataError, match=r"0.png cannot be read as an image.*damaged"):
+        load(str(tmp_path))
+
+
+# The hub, with a stand-in for the package
+
+
+class Rows:
+    """As datasets.Dataset: rows by number, columns by name."""
+
+    def __init__(self, names: list[str] | None = None, **columns: list) -> None:
+        self.columns, self.column_names = columns, list(columns)
+        self.features = {"label": SimpleNamespace(names=names)} if names else {}
+
+    def __getitem__(self, key):
+        return self.columns[key] if isinstance(key, str) else {name: column[key] for name, column in self.columns.items()}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    def offer(**splits: Rows) -> None:
+        module = ModuleType("datasets")
+
+        def load_dataset(name: str):
+            if name != "owner/name":
+                raise FileNotFoundError(f"no dataset {name}")
+            return splits
+
+        module.load_dataset = load_dataset
+        monkeypatch.setitem(sys.modules, "datasets", module)
+
+    return offer
+
+
+def test_hub_images(hub) -> None:
+    image = pytest.importorskip("PIL.Image")
+    pictures = [image.new("RGB", (6, 4), (i, i, i)) for i in range(4)]
+    train = Rows(["dog", "cat"], image=pictures, label=[0, 1, 0, 1])
+    hub(train=train, test=Rows(["dog", "cat"], image=[image.new("L", (9, 9), 7)], label=[1]))
+    data = load("hf:owner/name")
+    assert data.class_names == ("cat", "dog")
+    assert data.input_shape == (3, 4, 6)
+    assert data.y_train.tolist() == [1, 0, 1, 0]
+    assert data.x_test[0, 0, 0].tolist() == [7, 7, 7]
+    hub(train=train, test=Rows(image=pictures, label=[-1] * 4))
+    assert len(load("hf:owner/name", image_size=2).x_train) == 3
+
+
+def test_hub_numbers(hub) -> None:
+    hub(train=Rows(a=[1, 2, 3, 4], b=[0.5, 1.5, 2.5, 3.5], text=["x"] * 4, price=[1.0, 2.0, 3.0, 4.0]))
+    data = load("hf:owner/name", label="price")
+    assert data.task == "regression"
+    assert data.input_shape == (2,)
+
+
+def test_unusable_hub(hub) -> None:
+    hub(train=Rows(text=["a", "b"], label=[0, 1]))
+    with pytest.raises(DataError, match="none of text, label holds images or numbers"):
+        load("hf:owner/name")
+    with pytest.raises(DataError, match="label='kind' is no column: name one of text, label"):
+        load("hf:owner/name", label="kind")
+    with pytest.raises(DataError, match="hf:owner/other could not be loaded .no dataset owner/other.: check its name"):
+        load("hf:owner/other")
+    hub(test=Rows(a=[1], label=[0]))
+    with pytest.raises(DataError, match="has the splits test and no train"):
+        load("hf:owner/name")

@@ -1,0 +1,254 @@
+"""One run: a function of its config."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gradreg as gr
+from gradreg.data import Dataset, load
+from gradreg.models import build
+from gradreg.training import RunConfig, RunRecord, run
+from gradreg.training.checkpoint import load_model, save
+from gradreg.training.resident import prepare
+from gradreg.training.session import batches, evaluation_steps, make_optimizer, set_learning_rate
+
+
+def toy(task: str = "classification") -> Dataset:
+    """Two well separated clouds, or a linear function."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    y = rng.integers(0, 2, 200)
+    x = (rng.normal(size=(200, 3)) + 4 * y[:, None]).astype(np.float32)
+    if task == "regression":
+        target = (1000 + 50 * x.sum(1, keepdims=True)).astype(np.float32)
+        return Dataset(
+            name="toy", x_train=x[:150], y_train=target[:150], x_test=x[150:], y_test=target[150:], task="regression"
+        )
+    return Dataset(name="toy", x_train=x[:150], y_train=y[:150], x_test=x[150:], y_test=y[150:], class_names=("a", "b"))
+
+
+def config(dataset: Dataset, **changes: object) -> RunConfig:
+    sizes = {"train_size": 60, "validation_size": 40, "num_steps": 60, "num_evaluations": 3, "learning_rate": 0.01}
+    base = RunConfig(data=dataset.name, fingerprint=dataset.fingerprint, model="mlp", **sizes)
+    return replace(base, **changes)
+
+
+PENALTIES = (gr.SpectReg(weight=0.01), gr.WeightDecay(weight=0.001))
+
+
+def without_times(record: RunRecord) -> dict:
+    return {name: value for name, value in record.to_data().items() if name != "provenance"}
+
+
+def test_same_config_same_result_bit_for_bit_whatever_the_global_state() -> None:
+    dataset = toy()
+    one = config(dataset, penalties=PENALTIES, dropout=0.5)
+    torch.manual_seed(1)
+    first = run(one, dataset)
+    torch.manual_seed(2)
+    torch.set_num_threads(2)
+    before = torch.get_rng_state()
+    second = run(one, dataset)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 2
+    assert without_times(first.record) == without_times(second.record)
+    for a, b in zip(first.model.parameters(), second.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_seed_and_penalty_make_a_difference() -> None:
+    dataset = toy()
+    base = config(dataset)
+    losses = {
+        run(c, dataset).record.metrics["train_loss"]
+        for c in (base, replace(base, seed=1), replace(base, penalties=PENALTIES))
+    }
+    assert len(losses) == 3
+
+
+def test_arms_of_one_seed_share_subset_and_initial_weights() -> None:
+    dataset = toy()
+    plain, other = config(dataset, num_steps=1), config(dataset, num_steps=1, penalties=PENALTIES)
+    assert torch.equal(
+        prepare(dataset, plain, torch.device("cpu")).train.x, prepare(dataset, other, torch.device("cpu")).train.x
+    )
+    assert run(plain, dataset).record.curve["train_loss"] == run(other, dataset).record.curve["train_loss"]
+
+
+def test_it_learns_and_says_so() -> None:
+    record = run(config(toy(), penalties=PENALTIES), toy()).record
+    assert record.metrics["accuracy"] > 0.95
+    assert record.metrics["diverged"] == 0
+    assert record.curve["step"] == [20, 40, 60]
+    assert {"train_loss", "loss", "accuracy", "spect_reg", "weight_decay"} <= set(record.curve)
+    assert {len(values) for values in record.curve.values()} == {3}
+    assert set(record.gradient_norms) == {"train", "test"}
+    assert {"gradreg", "torch", "device", "train_s", "evaluate_s", "git"} <= set(record.provenance)
+
+
+def test_metrics_are_those_of_the_model() -> None:
+    dataset = toy()
+    trained = run(config(dataset), dataset)
+    data = prepare(dataset, config(dataset), torch.device("cpu"))
+    logits = trained.model.eval()(data.evaluated.inputs(slice(None)))
+    y = torch.from_numpy(dataset.y_test)
+    assert trained.record.metrics["accuracy"] == pytest.approx((logits.argmax(1) == y).float().mean().item())
+    assert trained.record.metrics["loss"] == pytest.approx(nn.functional.cross_entropy(logits, y).item(), rel=1e-5)
+    x = data.evaluated.inputs(slice(None)).requires_grad_()
+    jacobian = torch.autograd.functional.jacobian(lambda v: trained.model(v).sum(0), x)
+    expected = jacobian.square().sum((0, 2)).sqrt()
+    np.testing.assert_allclose(trained.record.gradient_norms["test"], expected, atol=2e-5)
+    squares = sum(float(p.detach().square().sum()) for p in trained.model.parameters() if p.ndim > 1)
+    assert trained.record.metrics["squared_weight_norm"] == pytest.approx(squares, rel=1e-5)
+
+
+def test_regression_is_trained_scaled_and_reported_in_its_own_unit() -> None:
+    dataset = toy("regression")
+    trained = run(config(dataset, num_steps=500), dataset)
+    spread = float(dataset.y_test.var())
+    assert trained.record.metrics["mse"] < 0.05 * spread
+    data = prepare(dataset, config(dataset), torch.device("cpu"))
+    prediction = data.unscale(trained.model(data.evaluated.inputs(slice(None))))
+    assert trained.record.metrics["mse"] == pytest.approx(
+        nn.functional.mse_loss(prediction, data.evaluated.y).item(), rel=1e-4
+    )
+    assert "accuracy" not in trained.record.metrics
+
+
+def test_learned_function_of_one_number() -> None:
+    dataset = load("sin")
+    record = run(config(dataset, train_size=100, validation_size=1000), dataset).record
+    assert record.function is not None
+    assert record.function["x"] == sorted(record.function["x"])
+    np.testing.assert_allclose(record.function["target"], np.sin(5 * np.array(record.function["x"])), atol=1e-4)
+    assert len(record.function["train_x"]) == 100
+    assert max(map(abs, record.function["train_x"])) <= 1  # SIN is not standardised, as in the paper
+
+
+def test_standardised_with_the_training_subset_alone() -> None:
+    dataset = toy()
+    data = prepare(dataset, config(dataset), torch.device("cpu"))
+    x = data.train.inputs(slice(None))
+    torch.testing.assert_close(x.mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.std(0, correction=0), torch.ones(3), atol=1e-5, rtol=0)
+    assert not torch.allclose(data.evaluated.inputs(slice(None)).mean(0), torch.zeros(3), atol=1e-3)
+
+
+def test_validation_is_what_tuning_sees() -> None:
+    dataset = toy()
+    data = prepare(dataset, config(dataset, evaluate_on="validation"), torch.device("cpu"))
+    assert len(data.evaluated) == 40
+    train_rows = {tuple(row) for row in data.train.x.tolist()}
+    assert not train_rows & {tuple(row) for row in data.evaluated.x.tolist()}
+    assert not {tuple(row) for row in dataset.x_test.tolist()} & {tuple(row) for row in data.evaluated.x.tolist()}
+
+
+def test_a_run_that_diverges_stops_and_says_so() -> None:
+    dataset = toy()
+    record = run(config(dataset, optimizer="sgd", learning_rate=1e30, penalties=PENALTIES), dataset).record
+    assert record.metrics["diverged"] == 1
+    assert all(math.isfinite(value) for value in record.metrics.values())
+    json.dumps(record.to_data(), allow_nan=False)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+def test_other_precisions(precision: str) -> None:
+    dataset = toy()
+    assert run(config(dataset, precision=precision, penalties=PENALTIES), dataset).record.metrics["accuracy"] > 0.9
+
+
+def test_batches_show_every_example_once_an_epoch() -> None:
+    one = config(toy(), batch_size=7, num_steps=30)
+    rows = torch.cat(list(batches(20, one, torch.Generator().manual_seed(0))))
+    assert len(rows) == 7 * 30
+    for epoch in range(10):
+        assert sorted(rows[20 * epoch : 20 * epoch + 20].tolist()) == list(range(20))
+    small = list(batches(3, one, torch.Generator().manual_seed(0)))
+    assert all(sorted(batch.tolist()) == [0, 1, 2] for batch in small)
+
+
+def test_learning_rate_falls_at_half_and_three_quarters() -> None:
+    one = config(toy(), num_steps=8, learning_rate=1.0)
+    optimizer = make_optimizer(one, nn.Linear(1, 1))
+    rates = []
+    for step in range(8):
+        set_learning_rate(optimizer, one, step)
+        rates.append(optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
+
+
+def test_optimizers_are_the_papers() -> None:
+    adam, sgd = (make_optimizer(config(toy(), optimizer=name), nn.Linear(1, 1)) for name in ("adam", "sgd"))
+    assert isinstance(adam, torch.optim.Adam)
+    assert adam.defaults["betas"] == (0.9, 0.999)
+    assert adam.defaults["weight_decay"] == sgd.defaults["weight_decay"] == 0
+    assert sgd.defaults["nesterov"]
+    assert sgd.defaults["momentum"] == 0.9
+
+
+def test_evaluation_steps_end_at_the_last() -> None:
+    assert evaluation_steps(config(toy(), num_steps=10, num_evaluations=4)) == {2, 5, 8, 10}
+    assert evaluation_steps(config(toy(), num_steps=2, num_evaluations=20)) == {1, 2}
+
+
+def test_config_survives_json_and_its_key_is_stable() -> None:
+    penalties = (gr.SpectReg(weight=0.1, norm=gr.TargetSlope(2.0), schedule=gr.Schedule(every=3)), *PENALTIES)
+    one = config(toy(), penalties=penalties)
+    again = RunConfig.from_data(json.loads(json.dumps(one.to_data())))
+    assert again == one
+    assert again.key == one.key
+    assert replace(one, arm="other").key == one.key
+    assert config(toy(), penalties=(gr.SpectReg(weight=1),)).key == config(toy(), penalties=(gr.SpectReg(weight=1.0),)).key
+    keys = {replace(one, **{field: value}).key for field, value in {"seed": 9, "dropout": 0.3, "penalties": ()}.items()}
+    assert len(keys | {one.key}) == 4
+
+
+def test_a_saved_model_is_loaded_with_its_standardisation(tmp_path: Path) -> None:
+    dataset = toy()
+    trained = run(config(dataset), dataset)
+    save(trained, dataset, tmp_path)
+    model = load_model(tmp_path)
+    accuracy = (model(torch.from_numpy(dataset.x_test)).argmax(1).numpy() == dataset.y_test).mean()
+    assert accuracy == pytest.approx(trained.record.metrics["accuracy"])
+    from safetensors.torch import load_file
+
+    plain = build("mlp", (3,), 2)
+    plain.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    with pytest.raises(ValueError, match="holds no model: gradreg train --out writes one"):
+        load_model(tmp_path / "elsewhere")
+
+
+@pytest.mark.parametrize("size", [(4, 4), (8, 8), (9, 12), (16, 16), (20, 28), (28, 28), (32, 32), (64, 64)])
+def test_lenet_is_sized_to_the_image(size: tuple[int, int]) -> None:
+    assert build("lenet", (3, *size), 7)(torch.randn(2, 3, *size)).shape == (2, 7)
+
+
+def test_models_of_ones_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(
+        "from torch import nn\n"
+        "def net(input_shape, num_outputs):\n    return nn.Linear(input_shape[0], num_outputs)\n"
+        "def no():\n    return 3\n"
+    )
+    assert build(f"{path}:net", (5,), 2)(torch.randn(1, 5)).shape == (1, 2)
+    assert isinstance(build("gradreg.models:mlp", (1,), 1), nn.Sequential)
+    for name, message in {
+        "tiny": "model 'tiny' is unknown: choose lenet",
+        f"{path}:other": "has no function 'other'",
+        "nowhere.py:net": "there is no file 'nowhere.py'",
+        "nowhere.at.all:net": "cannot be imported",
+        "lenet": r"lenet takes images, and an example here has shape \(5,\): use mlp",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            build(name, (5,), 2)
+    with pytest.raises(TypeError, match=r"returned int, expected a torch.nn.Module"):
+        build(f"{path}:no", (5,), 2)
+    with pytest.raises(ValueError, match="too small for lenet"):
+        build("lenet", (1, 3, 3), 2)
