@@ -66,7 +66,7 @@ def test_compare_ends_with_table_verdict_and_report_and_resumes(gradreg: Shell, 
     assert {p.name for p in report.parent.iterdir()} >= {"index.html", "table.csv", "table.tex", "figures"}
     assert done.stderr == "", "quiet where there is no terminal"
     records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/records/*.json")}
-    assert len(records) == 2 * 1 + 2 * 2
+    assert len(records) == 3 * 1 + 2 * 2
     again = gradreg("compare", *QUICK, *ONE_PENALTY)
     assert again.stdout == done.stdout
     assert records == {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/records/*.json")}

@@ -51,7 +51,7 @@ def test_weights_are_chosen_on_validation_and_tested_with_shared_seeds() -> None
     for label in ("baseline", "SpectReg", "DoubleBack"):
         assert [c.seed for c in final if c.arm == label] == [0, 1, 2]
     tuning = [r.config for r in outcome.records if r.config.evaluate_on == "validation"]
-    assert len(tuning) == (3 + 2) * 2
+    assert len(tuning) == (1 + 3 + 2) * 2
     assert not {c.seed for c in tuning} & {c.seed for c in final}
 
 

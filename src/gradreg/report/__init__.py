@@ -2,7 +2,7 @@
 
 from gradreg.report.figures import save_figures
 from gradreg.report.page import render, write_report
-from gradreg.report.tables import as_csv, as_data, as_latex, as_rich_table, as_text, format_cell
+from gradreg.report.tables import as_csv, as_data, as_latex, as_rich_table, as_text
 
 __all__ = [
     "as_csv",
@@ -10,7 +10,6 @@ __all__ = [
     "as_latex",
     "as_rich_table",
     "as_text",
-    "format_cell",
     "render",
     "save_figures",
     "write_report",

@@ -1,7 +1,7 @@
 "use strict";
 
 // The learned function at the weight of the slider, drawn from the JSON in the page.
-function startSlider(arms) {
+function startSlider({ arms, target }) {
   const [width, height, left, right, top, bottom] = [640, 340, 50, 10, 10, 36];
   const [arm, weight] = ["arm", "weight"].map((id) => document.getElementById(id));
   const plot = document.getElementById("plot");
@@ -9,7 +9,7 @@ function startSlider(arms) {
   const runs = arms.flatMap((one) => one.stops.flatMap((stop) => stop.runs));
   const span = (values) => values.reduce(([least, most], v) => [Math.min(least, v), Math.max(most, v)], [Infinity, -Infinity]);
   const middle = (values, share) => [...values].sort((a, b) => a - b)[Math.round(share * (values.length - 1))];
-  const known = runs.flatMap((run) => [...(run.target || []), ...(run.train_y || [])]);
+  const known = [...(target ? target.y : []), ...runs.flatMap((run) => run.train_y || [])];
   const learned = runs.flatMap((run) => run.y);
   // A few runs that shoot off must not flatten all others.
   const [low, high] = span([...known, middle(learned, 0.01), middle(learned, 0.99)]);
@@ -55,7 +55,7 @@ function startSlider(arms) {
     const [first, ...others] = stop.runs;
     plot.replaceChildren();
     drawAxes();
-    if (first.target) drawLine(first.x, first.target, { class: "target" });
+    if (target) drawLine(target.x, target.y, { class: "target" });
     others.forEach((run) => drawLine(run.x, run.y, { stroke: chosen.colour, "stroke-width": 1, "stroke-opacity": 0.45 }));
     drawLine(first.x, first.y, { stroke: chosen.colour, "stroke-width": 2.5 });
     (first.train_x || []).forEach((x, i) => add("circle", { class: "point", cx: toX(x), cy: toY(first.train_y[i]), r: 3 }));
@@ -83,5 +83,5 @@ function startSlider(arms) {
 
 window.addEventListener("error", (event) => { document.documentElement.dataset.error = event.message; });
 const functions = document.getElementById("functions");
-if (functions) startSlider(JSON.parse(functions.textContent).arms);
+if (functions) startSlider(JSON.parse(functions.textContent));
 document.documentElement.dataset.ready = "yes";

@@ -23,12 +23,14 @@ def slider_data(records: Iterable[RunRecord], comparison: Comparison) -> dict[st
     if not any(stops.values()):
         return None
     styles, chosen = arm_styles(comparison), {row.arm: row.weight for row in comparison.rows}
+    known = [r.function for r in usable if r.function and "target" in r.function]
     return {
+        "target": {"x": _short(known[0]["x"]), "y": _short(known[0]["target"])} if known else None,
         "arms": [
             {"name": arm, "colour": styles[arm].colour, "chosen": chosen[arm], "stops": stops[arm]}
             for arm in stops
             if stops[arm]
-        ]
+        ],
     }
 
 
@@ -53,7 +55,7 @@ def _stop(weight: float, runs: Sequence[RunRecord]) -> dict[str, Any]:
         "weight": weight,
         "split": runs[0].config.evaluate_on,
         "mse": _short([np.mean([run.metrics["mse"] for run in runs])])[0],
-        "runs": [{name: _short(values) for name, values in function.items()} for function in functions],
+        "runs": [{n: _short(values) for n, values in function.items() if n != "target"} for function in functions],
     }
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gradreg.study.statistics import SIGNIFICANCE, Comparison, Difference, MetricName, Row, Summary
+from gradreg.study.statistics import SIGNIFICANCE, Comparison, Difference, Row, Summary
 from gradreg.study.verdict import p_text, verdict
 
 CSV_COLUMNS = (
@@ -27,26 +28,44 @@ LATEX_SPECIAL = {
 } | {character: rf"\{character}" for character in "&%$#_{}"}
 
 
-def format_cell(summary: Summary | None, metric: MetricName) -> str:
-    """Mean (standard deviation), as the paper prints it: accuracy in per cent.
+class Unit(NamedTuple):
+    """How the metric is shown: multiplied by a factor, with two digits after the point."""
 
-    >>> format_cell(Summary.of([0.9728, 0.9750]), "accuracy")
+    factor: float
+    name: str
+
+    @classmethod
+    def of(cls, comparison: Comparison) -> Unit:
+        """Per cent for accuracy; for the mean squared error the power of ten that the smallest of them has."""
+        if comparison.metric == "accuracy":
+            return cls(100, "accuracy, %")
+        means = [row.summary.mean for row in comparison.rows if row.summary and row.summary.mean > 0]
+        power = math.floor(math.log10(min(means, default=1.0)))
+        return cls(10.0**-power, f"MSE, 1e{power}" if power else "MSE")
+
+    def number(self, value: float) -> str:
+        return f"{self.factor * value:.2f}"
+
+    def signed(self, value: float) -> str:
+        text = self.number(abs(value))
+        return text if float(text) == 0 else f"{'+' if value > 0 else '-'}{text}"
+
+
+def format_cell(summary: Summary | None, unit: Unit) -> str:
+    """Mean (standard deviation), as the paper prints it.
+
+    >>> format_cell(Summary.of([0.9728, 0.9750]), Unit(100, "accuracy, %"))
     '97.39 (0.16)'
     """
     if summary is None:
         return "diverged"
-    mean = _number(summary.mean, metric)
-    return mean if summary.std is None else f"{mean} ({_number(summary.std, metric)})"
+    mean = unit.number(summary.mean)
+    return mean if summary.std is None else f"{mean} ({unit.number(summary.std)})"
 
 
-def format_difference(difference: Difference | None, metric: MetricName) -> str:
-    """The difference with its sign; in percentage points for accuracy."""
-    return "" if difference is None else _signed(difference.mean, metric)
-
-
-def format_interval(difference: Difference | None, metric: MetricName) -> str:
+def format_interval(difference: Difference, unit: Unit) -> str:
     """The two ends of the confidence interval."""
-    return "" if difference is None else f"{_signed(difference.low, metric)} to {_signed(difference.high, metric)}"
+    return f"{unit.signed(difference.low)} to {unit.signed(difference.high)}"
 
 
 def format_p(difference: Difference | None) -> str:
@@ -65,22 +84,22 @@ def format_weight(weight: float | None) -> str:
 
 def headers(comparison: Comparison) -> list[str]:
     """The names of the columns that :func:`cells` fills."""
-    metric = "accuracy, %" if comparison.metric == "accuracy" else "mean squared error"
     p = f"p ({comparison.correction.capitalize()})"
     diverged = ["diverged"] if any(row.diverged for row in comparison.rows) else []
-    return ["arm", "weight", metric, "runs", "difference", "95 % interval", p, *diverged]
+    return ["arm", "weight", Unit.of(comparison).name, "runs", "difference", "95 % interval", p, *diverged]
 
 
 def cells(row: Row, comparison: Comparison) -> list[str]:
     """A row as it is shown in the terminal and on the page."""
+    unit, difference = Unit.of(comparison), row.difference
     shown = [
         row.arm,
         format_weight(row.weight),
-        format_cell(row.summary, comparison.metric),
+        format_cell(row.summary, unit),
         str(len(row.seeds)),
-        format_difference(row.difference, comparison.metric),
-        format_interval(row.difference, comparison.metric),
-        format_p(row.difference),
+        unit.signed(difference.mean) if difference else "",
+        format_interval(difference, unit) if difference else "",
+        format_p(difference),
         str(row.diverged or ""),
     ]
     return shown[: len(headers(comparison))]
@@ -95,9 +114,8 @@ def as_rich_table(comparison: Comparison) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption, caption_justify="left")
     for header in _without(hidden, headers(comparison)):
         numeric = header != "arm"
-        name = "squared error" if header == "mean squared error" else header
         table.add_column(
-            name, justify="right" if numeric else "left", no_wrap=numeric, min_width=0 if numeric else 8, overflow="fold"
+            header, justify="right" if numeric else "left", no_wrap=numeric, min_width=0 if numeric else 8, overflow="fold"
         )
     for row in comparison.rows:
         texts = [Text(cell) for cell in _without(hidden, cells(row, comparison))]
@@ -177,12 +195,3 @@ def _flat(row: Row, comparison: Comparison) -> dict[str, Any]:
         "diverged": row.diverged,
     }
     return about | summary | named | tested
-
-
-def _number(value: float, metric: MetricName) -> str:
-    return f"{100 * value:.2f}" if metric == "accuracy" else f"{value:#.3g}".rstrip(".")
-
-
-def _signed(value: float, metric: MetricName) -> str:
-    text = _number(abs(value), metric)
-    return text if float(text) == 0 else f"{'+' if value > 0 else '-'}{text}"

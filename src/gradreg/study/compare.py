@@ -34,6 +34,7 @@ def tune(plan: Plan, execute: Execute) -> Outcome:
     base = _best(plan, base_candidates, execute)
     candidates = grid(plan, base) if plan.search == "grid" else propose(plan, base, execute)
     records += _run_all(plan, candidates, execute)
+    records += execute(plan.tuning_configs(base))  # to see what the weights are compared with
     chosen = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
     return Outcome(records, chosen, tuple(label for label, config in chosen.items() if _at_edge(config, candidates[label])))
 

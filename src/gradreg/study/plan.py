@@ -89,7 +89,7 @@ class Plan:
         return [replace(config, seed=seed, evaluate_on="test") for seed in range(self.num_runs)]
 
     def num_runs_in_all(self) -> int:
-        candidates = len(self.baseline_candidates()) if self.learning_rates or self.weight_decays else 0
+        candidates = len(self.baseline_candidates())
         candidates += sum(len(arm.weights) for arm in self.arms if len(arm.weights) > 1)
         return candidates * self.num_tuning_runs + len(self.arms) * self.num_runs
 

@@ -23,8 +23,8 @@ class RunRecord:
             split, and the unweighted value of each penalty by its name.
         gradient_norms: Frobenius norms of the logits' Jacobian at some points, lists by split: ``train`` and ``test``
             (``validation`` while tuning).
-        function: for regression from one number to one, the learned function on a grid: ``x``, ``y`` and, where it is known,
-            ``target``; and ``train_x``, ``train_y``. Otherwise None.
+        function: for regression from one number to one, the learned function: ``x``, ``y`` and, at test points, ``target``;
+            and the training set, ``train_x``, ``train_y``. Otherwise None.
         provenance: versions, device, number of threads, git revision, time of start, seconds of training and evaluation.
     """
 

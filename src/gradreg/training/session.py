@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -77,19 +77,22 @@ class Session:
         }
 
     def learned_function(self) -> dict[str, list[float]] | None:
-        """For regression from one number to one: prediction and target on the evaluated split, and the training set."""
+        """For regression from one number to one: the prediction over the range of the data, and the training set.
+
+        On test data at the test points, with their targets; while tuning on an even grid, without.
+        """
         train, evaluated = self.data.train, self.data.evaluated
         if self.task != "regression" or train.x[0].numel() != 1 or train.y[0].numel() != 1:
             return None
-        rows = some(evaluated, FUNCTION_POINTS)
-        order = evaluated.x[rows].flatten().argsort()
-        columns = {
-            "x": evaluated.x[rows].flatten()[order],
-            "y": self._predict(evaluated, rows).flatten()[order],
-            "target": evaluated.y[rows].flatten()[order],
-            "train_x": train.x.flatten(),
-            "train_y": train.y.flatten(),
-        }
+        columns = {"train_x": train.x.flatten(), "train_y": train.y.flatten()}
+        if self.config.evaluate_on == "test":
+            rows = evaluated.x.flatten().argsort()[some(evaluated, FUNCTION_POINTS)]
+            columns |= {"x": evaluated.x[rows].flatten(), "target": evaluated.y[rows].flatten()}
+        else:
+            low, high = evaluated.x.aminmax()
+            columns["x"] = torch.linspace(float(low), float(high), FUNCTION_POINTS, device=low.device)
+        points = replace(evaluated, x=columns["x"].unsqueeze(1))
+        columns["y"] = self._predict(points, slice(None)).flatten()
         if not all(column.isfinite().all() for column in columns.values()):
             return None
         return {name: [round(value, 5) for value in column.tolist()] for name, column in columns.items()}

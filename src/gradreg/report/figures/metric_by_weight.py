@@ -32,8 +32,19 @@ def metric_by_weight(records: Iterable[RunRecord], comparison: Comparison) -> Fi
             _draw_weights(axes, row, points[row.arm])
         if comparison.metric == "mse":
             log_if_wide(every[0], "y", np.array([v for row in tuned for vs in points[row.arm].values() for v in vs]))
+        else:
+            every[0].set_ylim(*_accuracy_range([points[row.arm] for row in tuned]))
         label_panels(figure, every, "weight of the penalty", metric_label(comparison, "validation"))
     return figure
+
+
+def _accuracy_range(points: Sequence[dict[float, list[float]]]) -> tuple[float, float]:
+    """The range of the better weights: that training collapses beyond them is seen, and how deep is no matter."""
+    means = np.sort([np.mean(values) for by_weight in points for values in by_weight.values()])
+    best = max(max(values) for by_weight in points for values in by_weight.values())
+    depth = max(best - means[len(means) // 4], 2.0)
+    lowest = min(min(values) for by_weight in points for values in by_weight.values())
+    return max(best - 2 * depth, lowest - 0.5), best + 0.1 * depth
 
 
 def _draw_weights(axes: Axes, row: Row, points: dict[float, list[float]]) -> None:
