@@ -43,7 +43,7 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Folder of prepared datasets.", rich_help_panel=WHAT, envvar="GRADREG_DATA_DIR")
 ]
 Steps = Annotated[
-    int | None, typer.Option(help="Batches to train for.  [default: 40 epochs, 500 to 10000]", rich_help_panel=TRAIN, min=1)
+    int | None, typer.Option(help="Batches to train for.  [default: 40 epochs, 400 to 10000]", rich_help_panel=TRAIN, min=1)
 ]
 BatchSize = Annotated[int, typer.Option(help="Examples in a batch.", rich_help_panel=TRAIN, min=1)]
 Optimizer = Annotated[str, typer.Option(help="adam, or sgd with Nesterov momentum.", rich_help_panel=TRAIN)]
@@ -100,7 +100,7 @@ class TrainingOptions:
             balanced=self.balanced,
             optimizer=self.optimizer,  # type: ignore[arg-type]
             learning_rate=self.learning_rate,
-            num_steps=self.steps or min(10_000, max(500, 40 * num_examples // self.batch_size)),
+            num_steps=self.steps or min(10_000, max(400, 40 * num_examples // self.batch_size)),
             batch_size=self.batch_size,
             dropout=self.dropout,
             precision=self.precision,  # type: ignore[arg-type]

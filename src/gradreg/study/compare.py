@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gradreg.study.plan import Plan, mean_score
 from gradreg.study.records import RunRecord, Store
-from gradreg.study.search import Candidates, Execute, grid, propose
+from gradreg.study.search import Execute, grid, propose
 from gradreg.training import RunConfig
 
 
@@ -30,11 +30,11 @@ class Outcome:
 def tune(plan: Plan, execute: Execute) -> Outcome:
     """Choose the baseline's settings, where they are to be tuned, then each arm's weight, on validation data alone."""
     base_candidates = plan.baseline_candidates()
-    records = _run_all(plan, {"": base_candidates}, execute)
+    records = _run_all(plan, base_candidates if len(base_candidates) > 1 else [], execute)
     base = _best(plan, base_candidates, execute)
     candidates = grid(plan, base) if plan.search == "grid" else propose(plan, base, execute)
-    records += _run_all(plan, candidates, execute)
-    records += execute(plan.tuning_configs(base))  # to see what the weights are compared with
+    tried = [config for options in candidates.values() if len(options) > 1 for config in options]
+    records += _run_all(plan, [base, *tried], execute)  # the base too, to see what the weights are compared with
     chosen = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
     return Outcome(records, chosen, tuple(label for label, config in chosen.items() if _at_edge(config, candidates[label])))
 
@@ -46,9 +46,8 @@ def compare(plan: Plan, execute: Execute) -> Outcome:
     return replace(outcome, records=outcome.records + execute(final))
 
 
-def _run_all(plan: Plan, candidates: Candidates, execute: Execute) -> list[RunRecord]:
-    """The validation runs of all candidates at once, to fill the machine; none where there is nothing to choose."""
-    options = [config for configs in candidates.values() if len(configs) > 1 for config in configs]
+def _run_all(plan: Plan, options: list[RunConfig], execute: Execute) -> list[RunRecord]:
+    """The validation runs of all options at once, to fill the machine."""
     return execute([run for config in options for run in plan.tuning_configs(config)])
 
 

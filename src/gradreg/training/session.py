@@ -146,8 +146,8 @@ def batches(num_examples: int, config: RunConfig, generator: Generator) -> Itera
 
 def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:
     if config.optimizer == "adam":
-        return torch.optim.Adam(model.parameters(), lr=config.learning_rate)
-    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, nesterov=True)
+        return torch.optim.Adam(model.parameters(), lr=config.learning_rate, fused=True)
+    return torch.optim.SGD(model.parameters(), lr=config.learning_rate, momentum=0.9, nesterov=True, fused=True)
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, config: RunConfig, step: int) -> None:
