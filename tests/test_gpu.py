@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -16,6 +17,15 @@ pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _context() -> None:
+    """The first backward pass of a process warns that it has to make its own CUDA context."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        x = torch.ones(2, 2, device="cuda", requires_grad=True)
+        (x @ x).sum().backward()
 
 
 @pytest.mark.parametrize("make", [*ALL[:8], gr.ConfidencePenalty, gr.WeightDecay])
@@ -102,3 +112,22 @@ def test_chunks_bound_the_peak_memory() -> None:
 
     whole, chunked = peak(None), peak(10)
     assert chunked < whole / 4, f"{whole >> 20} MiB at once, {chunked >> 20} MiB in chunks of 10"
+
+
+def test_a_run_repeats_itself_bit_for_bit_and_learns_in_every_precision() -> None:
+    from dataclasses import replace
+
+    from test_training import without_times
+
+    from gradreg.data import load
+    from gradreg.training import RunConfig, run
+
+    pytest.importorskip("sklearn")
+    dataset = load("digits")
+    sizes = {"train_size": 200, "validation_size": 300, "num_steps": 200}
+    penalties = (gr.SpectReg(weight=0.003, forward="fresh"), gr.WeightDecay(weight=5e-4))
+    one = RunConfig(data="digits", fingerprint=dataset.fingerprint, model="lenet", penalties=penalties, **sizes)
+    first, second = (run(one, dataset, device="cuda").record for _ in range(2))
+    assert without_times(first) == without_times(second)
+    for precision in ("fp32", "tf32", "bf16"):
+        assert run(replace(one, precision=precision), dataset, device="cuda").record.metrics["accuracy"] > 0.85

@@ -17,7 +17,9 @@ from gradreg.data.optional import is_installed
 from gradreg.data.own import load_own
 
 
-def load(data: str, *, data_dir: Path | None = None, label: str | None = None, image_size: int | None = None) -> Dataset:
+def load(
+    data: str, *, data_dir: str | Path | None = None, label: str | None = None, image_size: int | None = None
+) -> Dataset:
     """A dataset by its name, path or address. Never downloads a named one: that is for :func:`~gradreg.data.prepare`.
 
     Args:
@@ -41,10 +43,10 @@ def load(data: str, *, data_dir: Path | None = None, label: str | None = None, i
     raise _unknown(data)
 
 
-def find_data_dir(data_dir: Path | None = None) -> Path:
+def find_data_dir(data_dir: str | Path | None = None) -> Path:
     """The folder of named datasets: as given, or ``$GRADREG_DATA_DIR``, or ``./data`` if it is there, or a cache."""
     if data_dir is not None:
-        return data_dir
+        return Path(data_dir)
     if os.environ.get("GRADREG_DATA_DIR"):
         return Path(os.environ["GRADREG_DATA_DIR"]).expanduser()
     return Path("data") if Path("data").is_dir() else Path.home() / ".cache" / "gradreg"

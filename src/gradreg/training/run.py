@@ -77,7 +77,7 @@ def numerics(precision: str) -> Iterator[None]:
     torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
     torch.set_num_threads(1)
     try:
-        with torch.backends.cudnn.flags(deterministic=True, benchmark=False, allow_tf32=precision != "fp32"):
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=precision != "fp32"):
             yield
     finally:
         torch.set_float32_matmul_precision(matmul)
