@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
@@ -73,6 +76,35 @@ def test_compare_ends_with_table_verdict_and_report_and_resumes(gradreg: Shell, 
     folder = str(report.parent.parent.relative_to(tmp_path))
     from_records = gradreg("report", folder, "--json")
     assert json.loads(from_records.stdout)["verdict"] in " ".join(done.stdout.split())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal as a terminal does")
+def test_interrupted_it_ends_at_once_and_goes_on_later(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "gradreg",
+        "compare",
+        "--out",
+        "study",
+        "--steps",
+        "100",
+        "--workers",
+        "2",
+        *ONE_PENALTY,
+    ]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    records = tmp_path / "study" / "records"
+    deadline = time.monotonic() + 90
+    while len(list(records.glob("*.json"))) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the workers too
+    _, printed = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert re.fullmatch(r"interrupted with \d+ runs recorded: the same command goes on from there.\n", printed)
+    assert not list(records.glob("*.tmp"))
+    for path in records.iterdir():
+        json.loads(path.read_text())
 
 
 def test_json_is_all_that_is_printed(gradreg: Shell, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 
 #: What a user can cause and mend. Anything else is our mistake and shows its traceback.
 USER_ERRORS = (ValueError, TypeError, OSError, RuntimeError)
-EXIT_USER_ERROR, EXIT_INTERRUPTED = 2, 130
+EXIT_USER_ERROR = 2
 
 
 def main() -> None:
@@ -18,9 +18,6 @@ def main() -> None:
         sys.exit(f"error: the command line needs {error.name}: pip install 'gradreg[cli]'.")
     try:
         app()
-    except KeyboardInterrupt:
-        print("\ninterrupted; finished runs are recorded, and the same command goes on from there.", file=sys.stderr)  # noqa: T201
-        sys.exit(EXIT_INTERRUPTED)
     except USER_ERRORS as error:
         if os.environ.get("GRADREG_DEBUG"):
             raise

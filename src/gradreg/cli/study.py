@@ -23,6 +23,7 @@ from gradreg.training import RunConfig
 
 DEFAULT_PENALTIES = "spect_reg,double_back,jac_reg,confidence_penalty"
 STUDY = "The comparison"
+EXIT_INTERRUPTED = 130
 
 COMPARE_HELP = """Is gradient regularization worth it on this data?
 
@@ -94,7 +95,7 @@ def study(
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
     only_tuning = ctx.info_name == "tune"
-    with _progress(plan, only_tuning, quiet=as_json) as watch:
+    with _interruptible(folder), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)
     folder.save(outcome, title=f"{data}: {base.model}")
@@ -126,6 +127,16 @@ def make_plan(
 def _safe(name: str) -> str:
     """Part of a folder's name: the function of a user's own model."""
     return name.rpartition(":")[2]
+
+
+@contextmanager
+def _interruptible(folder: StudyFolder) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        done = len(list(folder.store.folder.glob("*.json")))
+        typer.echo(f"interrupted with {done} runs recorded: the same command goes on from there.", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -55,16 +56,19 @@ class Executor:
             for config in configs:
                 yield run(config, self.dataset, device=self.device).record
             return
-        spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
         workers = min(self.num_workers, len(configs))
-        with ProcessPoolExecutor(workers, spawn, _Worker.start, (self.dataset, self.device)) as pool:
-            waiting = [pool.submit(_Worker.work, config) for config in configs]
-            try:
-                for finished in as_completed(waiting):
-                    yield finished.result()
-            except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+        others = set(multiprocessing.active_children())
+        spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
+        pool = ProcessPoolExecutor(workers, spawn, _Worker.start, (self.dataset, self.device))
+        try:
+            for finished in as_completed([pool.submit(_Worker.work, config) for config in configs]):
+                yield finished.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in set(multiprocessing.active_children()) - others:
+                worker.terminate()
+            raise
+        pool.shutdown()
 
 
 class _Worker:
@@ -75,6 +79,7 @@ class _Worker:
 
     @classmethod
     def start(cls, dataset: Dataset, device: str) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
         cls.dataset, cls.device = dataset, device
 
     @classmethod
