@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -81,6 +81,11 @@ class TrainingOptions:
     weight_decay: float
     dropout: float | None
     precision: str
+
+    @classmethod
+    def of(cls, ctx: typer.Context) -> TrainingOptions:
+        """Those among the parameters of a command."""
+        return cls(**{field.name: ctx.params[field.name] for field in fields(cls)})
 
     def config(self, dataset: Dataset) -> RunConfig:
         """The baseline's config on this dataset."""

@@ -77,20 +77,7 @@ def study(
     as_json: o.Json = False,
 ) -> None:
     dataset = o.load_data(data, data_dir, label, image_size)
-    base = o.TrainingOptions(
-        data=data,
-        model=model,
-        train_size=train_size,
-        validation_size=validation_size,
-        balanced=balanced,
-        steps=steps,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        dropout=dropout,
-        precision=precision,
-    ).config(dataset)
+    base = o.TrainingOptions.of(ctx).config(dataset)
     plan = make_plan(base, penalties, weights or [], runs, tuning_runs, search, tune_baseline)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)

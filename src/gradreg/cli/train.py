@@ -20,6 +20,7 @@ from gradreg.training.run import run
 
 
 def train(
+    ctx: typer.Context,
     data: o.Data = "digits",
     model: o.Model = None,
     penalty: Annotated[list[str] | None, typer.Option(help="name=weight, for instance spect_reg=0.03. Repeatable.")] = None,
@@ -46,20 +47,7 @@ def train(
 ) -> None:
     """Train one model, evaluate it on the test data and save it."""
     dataset = o.load_data(data, data_dir, label, image_size)
-    base = o.TrainingOptions(
-        data=data,
-        model=model,
-        train_size=train_size,
-        validation_size=validation_size,
-        balanced=balanced,
-        steps=steps,
-        batch_size=batch_size,
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        dropout=dropout,
-        precision=precision,
-    ).config(dataset)
+    base = o.TrainingOptions.of(ctx).config(dataset)
     config = add_penalties(base, penalty or [], seed)
     with _progress(config, tensorboard, quiet=as_json) as progress:
         trained = run(config, dataset, device=o.default_device(device), progress=progress)
