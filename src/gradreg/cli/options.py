@@ -23,14 +23,18 @@ Data = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help=f"{', '.join(MODELS)}, or yours: package.module:function or file.py:function.", rich_help_panel=WHAT),
+    typer.Option(
+        help=f"{', '.join(MODELS)}, or yours: package.module:function or file.py:function.",
+        show_default="lenet for images of 16 pixels or more, else mlp",
+        rich_help_panel=WHAT,
+    ),
 ]
 TrainSize = Annotated[
-    int | None, typer.Option(help="Examples to train on.  [default: by dataset]", rich_help_panel=WHAT, min=1)
+    int | None, typer.Option(help="Examples to train on.", show_default="by dataset", rich_help_panel=WHAT, min=1)
 ]
 ValidationSize = Annotated[
     int | None,
-    typer.Option(help="Examples set aside to choose weights.  [default: by dataset]", rich_help_panel=WHAT, min=1),
+    typer.Option(help="Examples set aside to choose weights.", show_default="by dataset", rich_help_panel=WHAT, min=1),
 ]
 Balanced = Annotated[
     bool, typer.Option("--balanced", help="Draw equally many examples of each class.", rich_help_panel=WHAT)
@@ -43,7 +47,8 @@ DataDir = Annotated[
     Path | None, typer.Option(help="Folder of prepared datasets.", rich_help_panel=WHAT, envvar="GRADREG_DATA_DIR")
 ]
 Steps = Annotated[
-    int | None, typer.Option(help="Batches to train for.  [default: 40 epochs, 400 to 10000]", rich_help_panel=TRAIN, min=1)
+    int | None,
+    typer.Option(help="Batches to train for.", show_default="40 epochs, 400 to 10000", rich_help_panel=TRAIN, min=1),
 ]
 BatchSize = Annotated[int, typer.Option(help="Examples in a batch.", rich_help_panel=TRAIN, min=1)]
 Optimizer = Annotated[str, typer.Option(help="adam, or sgd with Nesterov momentum.", rich_help_panel=TRAIN)]
@@ -55,13 +60,15 @@ Decay = Annotated[
     typer.Option("--weight-decay", help="In the loss, on weight matrices only; all arms.", rich_help_panel=TRAIN, min=0),
 ]
 Dropout = Annotated[
-    float | None, typer.Option(help="Rate of dropout.  [default: the model's]", rich_help_panel=TRAIN, min=0, max=1)
+    float | None, typer.Option(help="Rate of dropout.", show_default="the model's", rich_help_panel=TRAIN, min=0, max=1)
 ]
 Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16.", rich_help_panel=WHERE)]
 Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda, cuda:1.  [default: cuda if there is one]", rich_help_panel=WHERE)
+    str | None, typer.Option(help="cpu, cuda, cuda:1.", show_default="cuda if there is one", rich_help_panel=WHERE)
 ]
-Workers = Annotated[int | None, typer.Option(help="Runs at a time.  [default: one a core]", rich_help_panel=WHERE, min=1)]
+Workers = Annotated[
+    int | None, typer.Option(help="Runs at a time.", show_default="one a core", rich_help_panel=WHERE, min=1)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 
 

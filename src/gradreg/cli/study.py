@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gradreg.cli import options as o
+from gradreg.data import Dataset
 from gradreg.report import as_data, as_rich_table, write_report
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
@@ -21,31 +22,32 @@ from gradreg.study.statistics import compare_arms
 from gradreg.study.verdict import verdict
 from gradreg.training import RunConfig
 
-DEFAULT_PENALTIES = "spect_reg,double_back,jac_reg,confidence_penalty"
 STUDY = "The comparison"
 EXIT_INTERRUPTED = 130
 
-COMPARE_HELP = """Is gradient regularization worth it on this data?
-
-Trains a baseline and each penalty over several runs with different random training subsets, the same for all of them, after
-choosing every penalty's weight on validation data. Ends with a table, a verdict and a report.
-
-Finished runs are recorded: the same command goes on where it stopped, and shows its result again at once.
-"""
-TUNE_HELP = """Choose each penalty's weight on validation data, without touching the test data."""
+COMPARE_HELP = (
+    "Is gradient regularization worth it on this data?\n\n"
+    "Trains a baseline and each penalty over several runs with different random training subsets, the same for all of them, "
+    "after choosing every penalty's weight on validation data. Ends with a table, a verdict and a report.\n\n"
+    "Finished runs are recorded: the same command goes on where it stopped, and shows its result again at once."
+)
+TUNE_HELP = "Choose each penalty's weight on validation data, without touching the test data."
 
 
 def study(
     ctx: typer.Context,
     data: o.Data = "digits",
     model: o.Model = None,
-    penalties: Annotated[str, typer.Option(help="Names, separated by commas.", rich_help_panel=STUDY)] = DEFAULT_PENALTIES,
+    penalties: Annotated[
+        str | None,
+        typer.Option(help="Names, separated by commas (gradreg list).", show_default="by task", rich_help_panel=STUDY),
+    ] = None,
     runs: Annotated[int, typer.Option(help="Final runs of each arm.", rich_help_panel=STUDY, min=1)] = 10,
     tuning_runs: Annotated[int, typer.Option(help="Validation runs for each weight.", rich_help_panel=STUDY, min=1)] = 3,
     weights: Annotated[
         list[str] | None,
         typer.Option(
-            help="Weights to try: spect_reg=0.01,0.1. Repeatable.  [default: the paper's grid]", rich_help_panel=STUDY
+            help="Weights to try: spect_reg=0.01,0.1. Repeatable.", show_default="the paper's grid", rich_help_panel=STUDY
         ),
     ] = None,
     search: Annotated[str, typer.Option(help="grid, or optuna within its range.", rich_help_panel=STUDY)] = "grid",
@@ -72,13 +74,15 @@ def study(
     workers: o.Workers = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of records and report.  [default: runs/<data>-<model>-<hash>]", rich_help_panel=o.WHERE),
+        typer.Option(
+            help="Folder of records and report.", show_default="runs/<data>-<model>-<hash>", rich_help_panel=o.WHERE
+        ),
     ] = None,
     as_json: o.Json = False,
 ) -> None:
     dataset = o.load_data(data, data_dir, label, image_size)
     base = o.TrainingOptions.of(ctx).config(dataset)
-    plan = make_plan(base, penalties, weights or [], runs, tuning_runs, search, tune_baseline)
+    plan = make_plan(base, penalties or default_penalties(dataset), weights or [], runs, tuning_runs, search, tune_baseline)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
     only_tuning = ctx.info_name == "tune"
@@ -87,6 +91,17 @@ def study(
         outcome = (tune if only_tuning else compare)(plan, executor)
     folder.save(outcome, title=f"{data}: {base.model}")
     (_show_weights if only_tuning else _show_result)(outcome, folder, as_json)
+
+
+def default_penalties(dataset: Dataset) -> str:
+    """Those of the paper that fit the task; JacReg only where its cost, a backward pass for each class, is bearable."""
+    if dataset.task == "regression":
+        return "spect_reg,double_back"
+    return (
+        "spect_reg,double_back,confidence_penalty"
+        if dataset.num_outputs > 20
+        else "spect_reg,double_back,jac_reg,confidence_penalty"
+    )
 
 
 def make_plan(
