@@ -139,7 +139,7 @@ def test_train_saves_a_model_that_three_lines_load(gradreg: Shell, tmp_path: Pat
     assert re.search(r"accuracy +\d+\.\d\d %", done.stdout)
     lines = done.stdout.split("To use it:")[1].strip().splitlines()
     assert len(lines) == 3
-    code = "import torch; x = torch.rand(2, 1, 8, 8)\n" + "\n".join(line.strip() for line in lines) + "\nprint(logits.shape)"
+    code = "import torch; x = torch.rand(2, 1, 8, 8)\n" + "\n".join(line.strip() for line in lines) + "\nprint(output.shape)"
     shown = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert "[2, 10]" in shown
     assert list((tmp_path / "board").iterdir())
@@ -150,6 +150,25 @@ def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
         "from torch import nn\ndef small(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))\n"
     )
     gradreg("compare", "--model", "mine.py:small", *QUICK, *ONE_PENALTY)
+    (tmp_path / "bad.py").write_text(
+        "from torch import nn\ndef wide(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(7, num_outputs))\n"
+        "def flat():\n    return nn.Flatten()\n"
+    )
+    (tmp_path / "broken.py").write_text("def net(:\n")
+    for name, message in {
+        "bad.py:wide": "--model bad.py:wide, on a batch of shape (2, 1, 8, 8): RuntimeError",
+        "bad.py:flat": "gives (2, 64) for a batch of 2, expected (2, 10)",
+        "broken.py:net": "SyntaxError",
+    }.items():
+        assert message in gradreg("compare", "--model", name, code=2).stderr
+
+
+def test_a_narrow_terminal_keeps_every_column(gradreg: Shell) -> None:
+    gradreg("compare", *QUICK, *ONE_PENALTY, "--out", "study")
+    gradreg.monkeypatch.setenv("COLUMNS", "50")
+    table = gradreg("report", "study").stdout
+    assert "baseline" in table
+    assert "p (Holm)" in table
 
 
 def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
@@ -173,6 +192,7 @@ def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
         (["compare", "--precision", "fp8"], "choose fp32, tf32 or bf16"),
         (["compare", "--train-size", "100000"], "100000"),
         (["train", "--penalty", "spect_reg"], "expected name=weight"),
+        (["train", "--device", "cuda:7"], "no CUDA device here"),
         (["train", "--penalty", "spect_reg=-1"], "must be a finite number of at least 0"),
         (["report", "nowhere"], "run gradreg compare first"),
     ],

@@ -42,7 +42,8 @@ class Fake:
 
 def test_weights_are_chosen_on_validation_and_tested_with_shared_seeds() -> None:
     fake = Fake({"SpectReg": 0.1, "DoubleBack": 10.0})
-    outcome = compare(plan(), fake)
+    arms = arms_of(["spect_reg", "double_back"], {"spect_reg": (0.01, 0.1, 1.0), "double_back": (0.1, 1.0, 10.0)})
+    outcome = compare(plan(arms=arms), fake)
     assert outcome.chosen["SpectReg"].penalties == (gr.WeightDecay(weight=0.001), gr.SpectReg(weight=0.1))
     assert outcome.chosen["DoubleBack"].penalties[-1] == gr.DoubleBack(weight=10.0)
     assert outcome.chosen["baseline"].penalties == (gr.WeightDecay(weight=0.001),)
@@ -51,7 +52,7 @@ def test_weights_are_chosen_on_validation_and_tested_with_shared_seeds() -> None
     for label in ("baseline", "SpectReg", "DoubleBack"):
         assert [c.seed for c in final if c.arm == label] == [0, 1, 2]
     tuning = [r.config for r in outcome.records if r.config.evaluate_on == "validation"]
-    assert len(tuning) == (1 + 3 + 2) * 2
+    assert len(tuning) == (1 + 3 + 3) * 2
     assert not {c.seed for c in tuning} & {c.seed for c in final}
 
 

@@ -217,6 +217,12 @@ def test_a_saved_model_is_loaded_with_its_standardisation(tmp_path: Path) -> Non
     model = load_model(tmp_path)
     accuracy = (model(torch.from_numpy(dataset.x_test)).argmax(1).numpy() == dataset.y_test).mean()
     assert accuracy == pytest.approx(trained.record.metrics["accuracy"])
+    regression = toy("regression")
+    trained = run(config(regression, num_steps=300), regression)
+    save(trained, regression, tmp_path / "regression")
+    prediction = load_model(tmp_path / "regression")(torch.from_numpy(regression.x_test))
+    error = float(((prediction.detach().numpy() - regression.y_test) ** 2).mean())
+    assert error == pytest.approx(trained.record.metrics["mse"], rel=1e-3), "in the unit of the targets"
     from safetensors.torch import load_file
 
     plain = build("mlp", (3,), 2)

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from gradreg.data import Dataset, default_sizes, load
-from gradreg.models import MODELS
+from gradreg.models import MODELS, build
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
 
@@ -125,7 +125,29 @@ def default_model(dataset: Dataset) -> str:
 
 
 def default_device(device: str | None) -> str:
+    """The device asked for, if it is there; else a GPU, if there is one."""
+    if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {device!r}: PyTorch finds no CUDA device here. Use --device cpu.")
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def check_model(config: RunConfig, dataset: Dataset) -> None:
+    """Build the model and call it once, so that its mistakes show before any worker starts."""
+    if ":" not in config.model:
+        build(config.model, dataset.input_shape, dataset.num_outputs)
+        return
+    shape = dataset.input_shape
+    try:
+        output = build(config.model, shape, dataset.num_outputs).eval()(torch.zeros(2, *shape))
+    except Exception as error:
+        raise ValueError(
+            f"--model {config.model}, on a batch of shape {(2, *shape)}: {type(error).__name__}: {error}"
+        ) from error
+    if output.shape != (2, dataset.num_outputs):
+        raise ValueError(
+            f"--model {config.model} gives {tuple(output.shape)} for a batch of 2, expected (2, {dataset.num_outputs}): "
+            "return a number for each class, or for each target."
+        )
 
 
 def load_data(data: str, data_dir: Path | None, label: str | None, image_size: int | None) -> Dataset:
@@ -155,11 +177,12 @@ def parse_weighted(text: str) -> Penalty:
     SpectReg(weight=0.03)
     """
     name, _, weight = text.partition("=")
-    (known,) = parse_penalties(name) or [""]
     try:
-        return PENALTIES[known](weight=float(weight))
-    except (KeyError, ValueError) as error:
-        raise ValueError(f"--penalty {text!r}: expected name=weight, for instance spect_reg=0.03 ({error}).") from error
+        value = float(weight)
+    except ValueError:
+        raise ValueError(f"--penalty {text!r}: expected name=weight, for instance spect_reg=0.03.") from None
+    (known,) = parse_penalties(name) or [""]
+    return PENALTIES[known](weight=value)
 
 
 def parse_weights(text: str) -> tuple[str, tuple[float, ...]]:

@@ -15,6 +15,9 @@ from gradreg.study.compare import StudyFolder
 from gradreg.study.statistics import compare_arms
 from gradreg.study.verdict import verdict
 
+#: Narrower, the table would lose columns: then its lines run on instead.
+TABLE_WIDTH = 80
+
 
 def report(
     folder: Annotated[Path, typer.Argument(help="Folder of a comparison, as gradreg compare names it.")],
@@ -24,12 +27,20 @@ def report(
 
     Copy the records of several machines into one folder to report on them together.
     """
-    title, records = StudyFolder(folder).load()
+    show(StudyFolder(folder), as_json)
+
+
+def show(folder: StudyFolder, as_json: bool, notice: str = "") -> None:
+    """Write the report of a study and print its table and verdict."""
+    title, records = folder.load()
     comparison = compare_arms(records)
-    page = write_report(records, folder / "report", title=title)
+    page = write_report(records, folder.folder / "report", title=title)
     if as_json:
-        typer.echo(json.dumps(as_data(comparison) | {"verdict": verdict(comparison), "report": str(page)}, indent=1))
+        typer.echo(json.dumps(as_data(comparison) | {"notice": notice, "report": str(page)}, indent=1))
         return
     console = Console()
-    console.print(as_rich_table(comparison))
-    console.print(f"\n{verdict(comparison)}\n\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
+    Console(width=max(console.width, TABLE_WIDTH)).print(as_rich_table(comparison))
+    console.print(f"\n{verdict(comparison)}", highlight=False, markup=False)
+    if notice:
+        console.print(notice, style="yellow")
+    console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)

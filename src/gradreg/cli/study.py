@@ -13,13 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gradreg.cli import options as o
+from gradreg.cli.report import show
 from gradreg.data import Dataset
-from gradreg.report import as_data, as_rich_table, write_report
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
 from gradreg.study.plan import Plan, arms_of
-from gradreg.study.statistics import compare_arms
-from gradreg.study.verdict import verdict
 from gradreg.training import RunConfig
 
 STUDY = "The comparison"
@@ -82,6 +80,7 @@ def study(
 ) -> None:
     dataset = o.load_data(data, data_dir, label, image_size)
     base = o.TrainingOptions.of(ctx).config(dataset)
+    o.check_model(base, dataset)
     plan = make_plan(base, penalties or default_penalties(dataset), weights or [], runs, tuning_runs, search, tune_baseline)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
@@ -90,7 +89,10 @@ def study(
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)
     folder.save(outcome, title=f"{data}: {base.model}")
-    (_show_weights if only_tuning else _show_result)(outcome, folder, as_json)
+    if only_tuning:
+        _show_weights(outcome, folder, as_json)
+    else:
+        show(folder, as_json, _notice(outcome))
 
 
 def default_penalties(dataset: Dataset) -> str:
@@ -166,36 +168,24 @@ def _progress(plan: Plan, only_tuning: bool, quiet: bool) -> Iterator[Watcher]:
         yield watch
 
 
-def _show_result(outcome: Outcome, folder: StudyFolder, as_json: bool) -> None:
-    comparison = compare_arms(outcome.records)
-    title, records = folder.load()
-    page = write_report(records, folder.folder / "report", title=title)
-    sentence = verdict(comparison)
-    if as_json:
-        typer.echo(json.dumps(as_data(comparison) | {"verdict": sentence, "report": str(page)}, indent=1))
-        return
-    console = Console()
-    console.print(as_rich_table(comparison))
-    console.print(f"\n{sentence}", highlight=False, markup=False)
-    _warn_of_edges(console, outcome)
-    console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
-
-
 def _show_weights(outcome: Outcome, folder: StudyFolder, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({label: config.to_data() for label, config in outcome.chosen.items()}, indent=1))
+        typer.echo(json.dumps({label: _settings(config) for label, config in outcome.chosen.items()}, indent=1))
         return
     console = Console()
     for label, config in outcome.chosen.items():
         added = ", ".join(map(repr, config.penalties)) or "no penalty"
         console.print(f"{label}: {added}, learning rate {config.learning_rate:g}", markup=False)
-    _warn_of_edges(console, outcome)
+    console.print(_notice(outcome), style="yellow")
     console.print(f"Records: {folder.store.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _warn_of_edges(console: Console, outcome: Outcome) -> None:
-    if outcome.at_edge:
-        names = " and ".join(outcome.at_edge)
-        console.print(
-            f"The best weight of {names} lies at the edge of those tried: --weights can widen them.", style="yellow"
-        )
+def _settings(config: RunConfig) -> dict[str, Any]:
+    """What was chosen: the config without what differs from run to run."""
+    return {name: value for name, value in config.to_data().items() if name not in ("seed", "evaluate_on")}
+
+
+def _notice(outcome: Outcome) -> str:
+    if not outcome.at_edge:
+        return ""
+    return f"The best weight of {' and '.join(outcome.at_edge)} lies at the edge of those tried: --weights can widen them."

@@ -48,6 +48,7 @@ def train(
     """Train one model, evaluate it on the test data and save it."""
     dataset = o.load_data(data, data_dir, label, image_size)
     base = o.TrainingOptions.of(ctx).config(dataset)
+    o.check_model(base, dataset)
     config = add_penalties(base, penalty or [], seed)
     with _progress(config, tensorboard, quiet=as_json) as progress:
         trained = run(config, dataset, device=o.default_device(device), progress=progress)
@@ -103,5 +104,5 @@ def _show(trained: Trained, out: Path | None, as_json: bool) -> None:
         shown = f"{100 * value:.2f} %" if "accuracy" in name or "top5" in name else f"{value:.5g}"
         console.print(f"{name:22} {shown}", highlight=False)
     if out is not None:
-        told = f"from gradreg.training.checkpoint import load_model\nmodel = load_model({str(out)!r})\nlogits = model(x)"
+        told = f"from gradreg.training.checkpoint import load_model\nmodel = load_model({str(out)!r})\noutput = model(x)"
         console.print(f"\nSaved in {out}. To use it:\n\n{told}", highlight=False, markup=False)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradreg.study.plan import Plan, mean_score
+from gradreg.study.plan import Arm, Plan, mean_score
 from gradreg.study.records import RunRecord, Store
 from gradreg.study.search import Execute, grid, propose
 from gradreg.training import RunConfig
@@ -36,7 +36,7 @@ def tune(plan: Plan, execute: Execute) -> Outcome:
     tried = [config for options in candidates.values() if len(options) > 1 for config in options]
     records += _run_all(plan, [base, *tried], execute)  # the base too, to see what the weights are compared with
     chosen = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
-    return Outcome(records, chosen, tuple(label for label, config in chosen.items() if _at_edge(config, candidates[label])))
+    return Outcome(records, chosen, tuple(arm.label for arm in plan.arms if _at_edge(arm, chosen[arm.label])))
 
 
 def compare(plan: Plan, execute: Execute) -> Outcome:
@@ -58,10 +58,9 @@ def _best(plan: Plan, options: list[RunConfig], execute: Execute) -> RunConfig:
     return max(options, key=lambda config: mean_score(execute(plan.tuning_configs(config))))
 
 
-def _at_edge(chosen: RunConfig, options: list[RunConfig]) -> bool:
-    """Whether the best weight is the smallest or the largest that was tried."""
-    weights = [config.penalties[-1].weight for config in options if config.penalties]
-    return len(options) > 1 and chosen.penalties[-1].weight in (min(weights), max(weights))
+def _at_edge(arm: Arm, chosen: RunConfig) -> bool:
+    """Whether the best weight is the smallest or the largest of at least three."""
+    return len(arm.weights) > 2 and chosen.penalties[-1].weight in (min(arm.weights), max(arm.weights))
 
 
 @dataclass(frozen=True)

@@ -8,28 +8,35 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from gradreg.data import Dataset, Scaler, split
+from gradreg.data import Dataset
 from gradreg.models import build
+from gradreg.training.resident import prepare
 from gradreg.training.run import Trained
 
 WEIGHTS, DESCRIPTION, RECORD = "model.safetensors", "model.json", "record.json"
 
 
 class Standardised(nn.Module):
-    """A model with its standardisation in front: it takes features, or pixels between 0 and 1, as they come."""
+    """A model between the scales of the data: it takes inputs as they come, and predicts in the unit of the targets.
+
+    Inputs are features ``[n, features]``, or images ``[n, channels, height, width]``: uint8, or floats between 0 and 1.
+    """
 
     mean: Tensor
     std: Tensor
+    target_mean: Tensor
+    target_std: Tensor
 
-    def __init__(self, model: nn.Module, mean: Tensor, std: Tensor) -> None:
+    def __init__(self, model: nn.Module, scales: dict[str, Tensor]) -> None:
         super().__init__()
         self.model = model
-        self.register_buffer("mean", mean)
-        self.register_buffer("std", std)
+        for name, value in scales.items():
+            self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.model((x - self.mean) / self.std)
-        return logits
+        pixels = x.float() / 255 if x.dtype == torch.uint8 else x
+        output: Tensor = self.model((pixels - self.mean) / self.std)
+        return output * self.target_std + self.target_mean
 
 
 def save(trained: Trained, dataset: Dataset, folder: Path) -> None:
@@ -41,17 +48,15 @@ def save(trained: Trained, dataset: Dataset, folder: Path) -> None:
     save_file(
         {name: value.detach().cpu().contiguous() for name, value in trained.model.state_dict().items()}, folder / WEIGHTS
     )
-    sizes = {"train_size": config.train_size, "validation_size": config.validation_size}
-    rows = split(dataset, **sizes, seed=config.seed, balanced=config.balanced).train
-    scaler = Scaler.of(dataset, dataset.x_train[rows])
+    data = prepare(dataset, config, torch.device("cpu"))
+    scales = {"mean": data.train.mean, "std": data.train.std, "target_mean": data.target_mean, "target_std": data.target_std}
     description = {
-        "model": config.model,
+        "model": _absolute(config.model),
         "input_shape": dataset.input_shape,
         "num_outputs": dataset.num_outputs,
         "dropout": config.dropout,
         "class_names": dataset.class_names,
-        "mean": scaler.mean.tolist(),
-        "std": scaler.std.tolist(),
+        "scales": {name: value.tolist() for name, value in scales.items()},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1))
     (folder / RECORD).write_text(json.dumps(trained.record.to_data(), allow_nan=False))
@@ -67,4 +72,10 @@ def load_model(folder: str | Path) -> Standardised:
     told = json.loads((folder / DESCRIPTION).read_text())
     model = build(told["model"], tuple(told["input_shape"]), told["num_outputs"], dropout=told["dropout"])
     model.load_state_dict(load_file(folder / WEIGHTS))
-    return Standardised(model, torch.tensor(told["mean"]), torch.tensor(told["std"])).eval()
+    return Standardised(model, {name: torch.tensor(value) for name, value in told["scales"].items()}).eval()
+
+
+def _absolute(model: str) -> str:
+    """A model of the user's own file is found again from another folder."""
+    path, colon, function = model.rpartition(":")
+    return f"{Path(path).resolve()}{colon}{function}" if path.endswith(".py") else model
