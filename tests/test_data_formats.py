@@ -344,7 +344,7 @@ def test_npz_without_test_set(npz) -> None:
     [
         (
             four(np.where(FEATURES == 3, np.nan, FEATURES), LABELS),
-            r"x_train has nan in row 1, column 1 \(1 such.*Remove those",
+            r"x_train has nan in row 1, column 1 \(1 in all.*Remove those",
         ),
         (four(FEATURES * 1e300, LABELS), "x_train has inf"),
         (four(FEATURES, np.array([1.0, np.nan, 2.0, 3.0])), "y_train has nan in row 1"),

@@ -17,7 +17,7 @@ from gradreg.cli.report import show
 from gradreg.data import Dataset
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
-from gradreg.study.plan import Plan, arms_of
+from gradreg.study.plan import BASELINE, Plan, arms_of
 from gradreg.training import RunConfig
 
 STUDY = "The comparison"
@@ -92,7 +92,7 @@ def study(
     if only_tuning:
         _show_weights(outcome, folder, as_json)
     else:
-        show(folder, as_json, _notice(outcome))
+        show(folder, as_json, _notice(outcome, tune_baseline))
 
 
 def default_penalties(dataset: Dataset) -> str:
@@ -176,7 +176,7 @@ def _show_weights(outcome: Outcome, folder: StudyFolder, as_json: bool) -> None:
     for label, config in outcome.chosen.items():
         added = ", ".join(map(repr, config.penalties)) or "no penalty"
         console.print(f"{label}: {added}, learning rate {config.learning_rate:g}", markup=False)
-    console.print(_notice(outcome), style="yellow")
+    console.print(_notice(outcome, tune_baseline=False), style="yellow")
     console.print(f"Records: {folder.store.folder}", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -185,7 +185,9 @@ def _settings(config: RunConfig) -> dict[str, Any]:
     return {name: value for name, value in config.to_data().items() if name not in ("seed", "evaluate_on")}
 
 
-def _notice(outcome: Outcome) -> str:
-    if not outcome.at_edge:
-        return ""
-    return f"The best weight of {' and '.join(outcome.at_edge)} lies at the edge of those tried: --weights can widen them."
+def _notice(outcome: Outcome, tune_baseline: bool) -> str:
+    """What a reader of the table should know beside it."""
+    base = outcome.chosen[BASELINE]
+    notices = [f"The tuned baseline has learning rate {base.learning_rate:g} and {', '.join(map(repr, base.penalties))}."]
+    edge = f"The best weight of {' and '.join(outcome.at_edge)} lies at the edge of those tried: --weights can widen them."
+    return "\n".join(notices * tune_baseline + [edge] * bool(outcome.at_edge))

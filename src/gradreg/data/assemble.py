@@ -22,8 +22,8 @@ def assemble(name: str, x_train: Array, y_train: Array, x_test: Array, y_test: A
     >>> dataset.class_names, dataset.y_train
     (('cat', 'dog'), array([1, 0]))
     """
-    _check_lengths(name, "train", x_train, y_train)
-    _check_lengths(name, "test", x_test, y_test)
+    _check_lengths(name, "training ", x_train, y_train)
+    _check_lengths(name, "test ", x_test, y_test)
     if x_train.shape[1:] != x_test.shape[1:] or x_train.dtype.kind != x_test.dtype.kind:
         raise DataError(
             f"{name}: a training example is {x_train.dtype} {x_train.shape[1:]} and a test example is {x_test.dtype} "
@@ -42,6 +42,8 @@ def assemble_with_test_set(name: str, x: Array, y: Array) -> Dataset:
     _check_lengths(name, "", x, y)
     if len(x) < 2:
         raise DataError(f"{name} has 1 example: training and testing need one each, at the very least. Add examples.")
+    x = _inputs(name, "x", x)  # checked before the split, so that a message names the row of the file
+    y = _targets(name, "y", y) if y.dtype.kind == "f" else y
     classes = None if y.dtype.kind == "f" else y.reshape(-1)
     train, test = hold_out(len(x), max(round(len(x) * TEST_SHARE), 1), classes)
     return assemble(name, x[train], y[train], x[test], y[test])
@@ -50,10 +52,10 @@ def assemble_with_test_set(name: str, x: Array, y: Array) -> Dataset:
 def _check_lengths(name: str, part: str, x: Array, y: Array) -> None:
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
         raise DataError(
-            f"{name}: the {part} inputs have shape {x.shape} and the labels {y.shape}. Give one label for each example."
+            f"{name}: the {part}inputs have shape {x.shape} and the labels {y.shape}. Give one label for each example."
         )
     if len(x) == 0:
-        raise DataError(f"{name} has no {part} examples: an empty set cannot be used. Add examples.")
+        raise DataError(f"{name} has no {part}examples: an empty set cannot be used. Add examples.")
 
 
 def _inputs(name: str, key: str, x: Array) -> Array:
@@ -93,7 +95,7 @@ def _finite(name: str, key: str, values: Array) -> Array:
     if len(bad):
         row, column = bad[0]
         raise DataError(
-            f"{name}: {key} has {values[row, column]} in row {row}, column {column} ({len(bad)} such values in all), which "
+            f"{name}: {key} has {values[row, column]} in row {row}, column {column} ({len(bad)} in all), which "
             "no model can learn from. Remove those rows, or fill them in."
         )
     return values

@@ -110,7 +110,7 @@ def as_rich_table(comparison: Comparison) -> Table:
     counts = {len(row.seeds) for row in comparison.rows}
     same = f" over {counts.pop()} runs" if len(counts) == 1 else ""
     hidden = headers(comparison).index("runs") if same else None
-    caption = f"mean (standard deviation){same}; intervals of each arm alone, p for all; * p < {SIGNIFICANCE}"
+    caption = f"mean (standard deviation){same}; p for all arms together; * p < {SIGNIFICANCE}"
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), caption=caption, caption_justify="left")
     for header in _without(hidden, headers(comparison)):
         numeric = header != "arm"
