@@ -150,6 +150,12 @@ def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
         "from torch import nn\ndef small(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))\n"
     )
     gradreg("compare", "--model", "mine.py:small", *QUICK, *ONE_PENALTY)
+    before = len(list(tmp_path.glob("runs/*/records/*.json")))
+    (tmp_path / "mine.py").write_text(
+        (tmp_path / "mine.py").read_text().replace("nn.Flatten(),", "nn.Flatten(), nn.ReLU(),")
+    )
+    gradreg("compare", "--model", "mine.py:small", *QUICK, *ONE_PENALTY)
+    assert len(list(tmp_path.glob("runs/*/records/*.json"))) == 2 * before, "a changed model is another run"
     (tmp_path / "bad.py").write_text(
         "from torch import nn\ndef wide(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(7, num_outputs))\n"
         "def flat():\n    return nn.Flatten()\n"

@@ -176,6 +176,17 @@ def test_folders_merge_by_copying(tmp_path: Path) -> None:
     assert {record.config.seed for record in Store(tmp_path / "0").all()} == {0, 1}
 
 
+def test_a_run_that_two_arms_share_is_trained_once_and_counts_for_both(tmp_path: Path) -> None:
+    folder, told = StudyFolder(tmp_path), []
+    one = plan(arms=arms_of(["weight_decay"], {"weight_decay": (0.001,)}))  # the weight that the base has
+    outcome = compare(one, Executor(toy(), folder.store, watch=told.append))
+    folder.save(outcome, "shared")
+    assert len({record.config.key for record in told}) == 2 + 3
+    for records in (outcome.records, folder.load()[1]):
+        final = [r.config.arm for r in records if r.config.evaluate_on == "test"]
+        assert final.count("baseline") == final.count("WeightDecay") == 3
+
+
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     (tmp_path / "abc.json").write_text('{"schema": 1, "config"')
     with pytest.raises(ValueError, match=r"abc.json is no record of this version.*remove it"):

@@ -11,7 +11,7 @@ import torch
 import typer
 
 from gradreg.data import Dataset, default_sizes, load
-from gradreg.models import MODELS, build
+from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
 
@@ -102,10 +102,12 @@ class TrainingOptions:
         if self.precision not in ("fp32", "tf32", "bf16"):
             raise ValueError(f"--precision {self.precision!r} is unknown: choose fp32, tf32 or bf16.")
         num_examples = self.train_size or train_size
+        model = self.model or default_model(dataset)
         return RunConfig(
             data=self.data,
             fingerprint=dataset.fingerprint,
-            model=self.model or default_model(dataset),
+            model=model,
+            model_source=source_fingerprint(model),
             penalties=(WeightDecay(weight=self.weight_decay),) if self.weight_decay else (),
             train_size=num_examples,
             validation_size=self.validation_size or validation_size,

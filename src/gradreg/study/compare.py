@@ -74,15 +74,21 @@ class StudyFolder:
         return Store(self.folder / "records")
 
     def save(self, outcome: Outcome, title: str) -> None:
-        """Write down which records make up the study, for later reports."""
-        keys = sorted({record.config.key for record in outcome.records})
-        (self.folder / "study.json").write_text(json.dumps({"title": title, "runs": keys}, indent=1))
+        """Write down which records make up the study, and as which arm, for later reports."""
+        runs = sorted({(record.config.arm, record.config.key) for record in outcome.records})
+        (self.folder / "study.json").write_text(json.dumps({"title": title, "runs": runs}, indent=1))
 
     def load(self) -> tuple[str, list[RunRecord]]:
         """The title and the records; all in the folder where there is no list of them."""
         index = self.folder / "study.json"
         study = json.loads(index.read_text()) if index.is_file() else {}
-        records = [r for r in self.store.all() if "runs" not in study or r.config.key in study["runs"]]
+        found = {record.config.key: record for record in self.store.all()}
+        runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
+        records = [_labelled(found[key], arm) for arm, key in runs if key in found]
         if not records:
             raise ValueError(f"no records in {self.store.folder}: run gradreg compare first, or give its folder.")
         return str(study.get("title", self.folder.name)), records
+
+
+def _labelled(record: RunRecord, arm: str) -> RunRecord:
+    return replace(record, config=replace(record.config, arm=arm))

@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gradreg.data import Dataset
 from gradreg.study.records import Store
@@ -45,11 +45,12 @@ class Executor:
             self.store.save(record)
             self._tell([record])
             found[record.config.key] = record
-        return [found[config.key] for config in wanted]
+        return [replace(found[config.key], config=config) for config in wanted]  # under the label it is asked for
 
     def _tell(self, records: Iterable[RunRecord]) -> None:
-        for record in records if self.watch is not None else ():
-            self.watch(record)  # type: ignore[misc]
+        if self.watch is not None:
+            for record in records:
+                self.watch(record)
 
     def _run_all(self, configs: list[RunConfig]) -> Iterator[RunRecord]:
         if self.num_workers == 1 or len(configs) < 2:
@@ -88,7 +89,7 @@ class _Worker:
 
 
 def default_workers(device: str) -> int:
-    """One for each core; on an accelerator one alone."""
-    return (
-        1 if device != "cpu" else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    """One for each core that this process may use; on an accelerator one alone."""
+    if device != "cpu":
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

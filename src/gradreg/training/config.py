@@ -19,6 +19,7 @@ class RunConfig:
         data: name or path of the dataset, as the user gave it.
         fingerprint: hash of its arrays.
         model: ``lenet``, ``resnet``, ``resnet18``, ``mlp``, or one's own ``package.module:function`` / ``file.py:function``.
+        model_source: hash of the file that one's own model is written in.
         penalties: the gradreg penalties added to the loss; weight decay is one of them.
         arm: the column this run belongs to, for instance ``SpectReg``.
         seed: decides the training subset, the initial weights, the order of batches, dropout masks and projections.
@@ -38,6 +39,7 @@ class RunConfig:
     data: str
     fingerprint: str
     model: str
+    model_source: str = ""
     penalties: tuple[Penalty, ...] = ()
     arm: str = "baseline"
     seed: int = 0
