@@ -141,6 +141,20 @@ def test_standardised_with_the_training_subset_alone() -> None:
     assert not torch.allclose(data.evaluated.inputs(slice(None)).mean(0), torch.zeros(3), atol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(40, 5, 4), (40, 5, 4, 3)])
+def test_images_stay_small_on_the_device_and_reach_the_model_standardised_channels_first(shape) -> None:
+    images = np.random.Generator(np.random.PCG64(0)).integers(0, 200, shape, dtype=np.uint8)
+    y = np.arange(40) % 2
+    dataset = Dataset(name="toy", x_train=images, y_train=y, x_test=images, y_test=y, class_names=("a", "b"))
+    data = prepare(dataset, config(dataset, train_size=20, validation_size=10), torch.device("cpu"))
+    assert data.train.x.dtype == torch.uint8
+    assert data.train.x.shape[1:] == dataset.input_shape
+    pixels = (images[..., None] if images.ndim == 3 else images).transpose(0, 3, 1, 2) / 255
+    train = data.train.x.numpy() / 255
+    mean, std = train.mean((0, 2, 3), keepdims=True), train.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(data.evaluated.inputs(slice(None)).numpy(), (pixels - mean) / std, atol=1e-5)
+
+
 def test_validation_is_what_tuning_sees() -> None:
     dataset = toy()
     data = prepare(dataset, config(dataset, evaluate_on="validation"), torch.device("cpu"))
