@@ -100,14 +100,16 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _module(where: str) -> ModuleType:
-    if not where.endswith(".py"):
-        try:
-            return importlib.import_module(where)
-        except ModuleNotFoundError as error:
-            raise ValueError(f"module {where!r} cannot be imported ({error}): check its name, or give a file.py.") from error
-    if not Path(where).is_file():
+    if where.endswith(".py") and not Path(where).is_file():
         raise ValueError(f"there is no file {where!r}: check the path of your model.")
-    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+    try:
+        return _from_file(where) if where.endswith(".py") else importlib.import_module(where)
+    except Exception as error:
+        raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+
+
+def _from_file(path: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
