@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg import functional as G
+from gradreg.sources import GeneratorSource
 
 D, M = 6, 4
 
@@ -167,7 +168,7 @@ def test_random_one_hot_is_unbiased_too() -> None:
 
 @pytest.mark.parametrize("projection", PROJECTIONS)
 def test_the_projections_have_identity_covariance(projection: str) -> None:
-    probe = gr.Probe(logits=torch.zeros(20_000, M), generator=torch.Generator().manual_seed(0))
+    probe = gr.Probe(logits=torch.zeros(20_000, M), source=GeneratorSource(torch.Generator().manual_seed(0)))
     r = gr.SpectReg(weight=1, projection=projection, per_example=True).cotangents(probe)[0]
     torch.testing.assert_close(r.T @ r / len(r), torch.eye(M), atol=0.05, rtol=0)
     torch.testing.assert_close(r.mean(0), torch.zeros(M), atol=0.05, rtol=0)

@@ -38,7 +38,11 @@ def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
 
 def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
     """Derivative of each example's loss by its logits, itself differentiable."""
-    (gradient,) = torch.autograd.grad(example_losses(loss, logits, targets).sum(), logits, create_graph=True)
+
+    def total(logits: Tensor) -> Tensor:
+        return example_losses(loss, logits, targets).sum()
+
+    gradient: Tensor = torch.func.grad(total)(logits)
     return gradient
 
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Generator, Tensor, nn
 
+from gradreg.draws import Draws
 from gradreg.engines import Engine, Evaluation, engine_of
+from gradreg.engines.forward_pass import Pass, Randomness, call
 from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
-from gradreg.engines.own_pass import OwnPass, RandomState, call
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
 from gradreg.penalties import GradientPenalty, Penalty, Probe
+from gradreg.sources import GeneratorSource, KeyedSource, Source
 
 Model = Callable[..., Any]
 
@@ -92,7 +94,7 @@ class Objective:
         x: Inputs,
         y: Any,
         unlabeled: Inputs | None = None,
-        generator: Generator | None = None,
+        generator: Generator | Draws | None = None,
         *,
         step: int | None = None,
     ) -> Terms:
@@ -103,79 +105,90 @@ class Objective:
             x: the inputs: a tensor, a tuple for ``model(*x)`` or a dict for ``model(**x)``.
             y: the targets, handed to the loss.
             unlabeled: more inputs, for the gradient penalties that need no labels: these then average over both.
-            generator: the source of projections, dropout masks of fresh passes and random parts of the batch.
+            generator: the source of projections, dropout masks of fresh passes and random parts of the batch. Draws by key
+                are the source of the loss's own dropout masks as well.
             step: the number of the training step, for penalties with a schedule.
         """
         self._check_usable(unlabeled)
-        active = [job for job in self._jobs(step) if job.weight > 0]
+        return self.evaluate(model, x, y, self.active(step), unlabeled=unlabeled, source=_source(generator))
+
+    def active(self, step: int | None) -> list[Job]:
+        """The penalties that act at this step, each with its weight and a name of its own."""
+        return [job for job in self._jobs(step) if job.weight > 0]
+
+    def evaluate(
+        self, model: Model, x: Inputs, y: Any, active: Sequence[Job], *, source: Source, unlabeled: Inputs | None = None
+    ) -> Terms:
+        """The terms with these penalties, whose weights may be tensors."""
         _check_grad_mode(active)
+        how = Pass(randomness=source.of("loss").masks() if isinstance(source, KeyedSource) else None)
         replay = any(isinstance(job.penalty, GradientPenalty) and job.penalty.same_mask for job in active)
-        before = RandomState.now(device_of(x)) if replay else None
-        evaluation = self._loss_pass(model, x, active)
+        before = how.again(device_of(x)).randomness if replay else None
+        evaluation = self._loss_pass(model, x, active, how)
         _check_batch(evaluation.logits, y, active)
         loss = batch_loss(self.loss, evaluation.logits, y)
         if not active:
             return Terms(loss, loss, {}, evaluation.logits)
-        values = self._values(active, _Batch(model, x, y, evaluation, before), unlabeled, _lazily(generator))
+        values = self._values(active, _Batch(model, x, y, evaluation, before), unlabeled, source)
         total = sum((job.weight * values[job.name] for job in active), start=loss)
         return Terms(total, loss, values, evaluation.logits)
 
-    def _jobs(self, step: int | None) -> Iterator[_Job]:
+    def _jobs(self, step: int | None) -> Iterator[Job]:
         """Every penalty with its weight at this step, under a name of its own."""
         seen: Counter[str] = Counter()
         for penalty in self.penalties:
             seen[penalty.name] += 1
             name = penalty.name if seen[penalty.name] == 1 else f"{penalty.name}_{seen[penalty.name]}"
-            yield _Job(name, penalty, penalty.weight * penalty.schedule.factor(step) if penalty.weight else 0.0)
+            yield Job(name, penalty, penalty.weight * penalty.schedule.factor(step) if penalty.weight else 0.0)
 
-    def _loss_pass(self, model: Model, x: Inputs, active: list[_Job]) -> Evaluation:
+    def _loss_pass(self, model: Model, x: Inputs, active: Sequence[Job], how: Pass) -> Evaluation:
         """The forward pass of the loss, ready to be differentiated by whatever penalties share it."""
-        wrt = {p.wrt for _, p, _ in active if isinstance(p, GradientPenalty) and not p.own_pass}
-        return self.engine.evaluate(model, x, wrt=wrt) if wrt else Evaluation(logits_of(call(model, x)), {})
+        wrt = dict.fromkeys(p.wrt for _, p, _ in active if isinstance(p, GradientPenalty) and not p.own_pass)
+        return self.engine.evaluate(model, x, wrt=wrt, how=how) if wrt else Evaluation(logits_of(call(model, x, how)))
 
-    def _values(
-        self, active: list[_Job], batch: _Batch, unlabeled: Inputs | None, generator: Callable[[], Generator]
-    ) -> dict[str, Tensor]:
+    def _values(self, active: Sequence[Job], batch: _Batch, unlabeled: Inputs | None, source: Source) -> dict[str, Tensor]:
         """The mean of each penalty over the batch, and over the unlabelled data where it can use them."""
-        values = {name: penalty(self._probe(penalty, batch, generator)) for name, penalty, _ in active}
+        values = {name: penalty(self._probe(penalty, batch, source.of(name))) for name, penalty, _ in active}
         if unlabeled is not None:
             more = _Batch(batch.model, unlabeled)
             for name, penalty, _ in active:
                 if _label_free(penalty):
-                    values[name] = torch.cat([values[name], penalty(self._probe(penalty, more, generator))])
+                    more_values = penalty(self._probe(penalty, more, source.of(f"{name} unlabeled")))
+                    values[name] = torch.cat([values[name], more_values])
         means = {name: value.mean() for name, value in values.items()}
         if self.check_finite and not torch.stack([*means.values()]).isfinite().all():
             _raise_not_finite(means, batch)
         return means
 
-    def _probe(self, penalty: Penalty, batch: _Batch, generator: Callable[[], Generator]) -> Probe:
+    def _probe(self, penalty: Penalty, batch: _Batch, source: Source) -> Probe:
         """What the penalty sees: the Jacobian for gradient penalties, the parameters for the others."""
-        vjp, parameters = None, {}
+        vjp, jvp, parameters = None, None, {}
         if isinstance(penalty, GradientPenalty):
-            batch = self._differentiable(penalty, batch, generator)
-            vjp = batch.evaluated.vjps[penalty.wrt]
+            batch = self._differentiable(penalty, batch, source)
+            vjp, jvp = batch.evaluated.vjps.get(penalty.wrt), batch.evaluated.jvps.get(penalty.wrt)
         else:
             parameters = _trainable_parameters(batch.model)
         logits = batch.evaluated.logits
         return Probe(
             logits=logits,
             vjp=vjp,
+            jvp=jvp,
             targets=batch.y,
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
-            generator=generator,
+            source=source,
             class_dim=self.class_dim,
             parameters=parameters,
         )
 
-    def _differentiable(self, penalty: GradientPenalty, batch: _Batch, generator: Callable[[], Generator]) -> _Batch:
+    def _differentiable(self, penalty: GradientPenalty, batch: _Batch, source: Source) -> _Batch:
         """The batch with the forward pass that the penalty differentiates: the loss's, or one of its own."""
         if batch.evaluation is not None and not penalty.own_pass:
             return batch
         if penalty.fraction < 1:
-            batch = batch.part(penalty, generator())
+            batch = batch.part(penalty, source)
         replayed = batch.before if penalty.same_mask else None
-        own = OwnPass(penalty.batch_norm, _draw_seed(generator()) if replayed is None else replayed)
-        return batch._replace(evaluation=self.engine.evaluate(batch.model, batch.x, wrt=[penalty.wrt], own=own))
+        how = Pass(own=True, batch_norm=penalty.batch_norm, randomness=source.masks() if replayed is None else replayed)
+        return batch._replace(evaluation=self.engine.evaluate(batch.model, batch.x, wrt=[penalty.wrt], how=how))
 
     def _check_usable(self, unlabeled: Inputs | None) -> None:
         if unlabeled is not None and not any(_label_free(penalty) for penalty in self.penalties):
@@ -185,12 +198,12 @@ class Objective:
             )
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """A penalty, and how strongly it acts in this call."""
 
     name: str
     penalty: Penalty
-    weight: float
+    weight: float | Tensor
 
 
 class _Batch(NamedTuple):
@@ -200,17 +213,17 @@ class _Batch(NamedTuple):
     x: Inputs
     y: Any = None
     evaluation: Evaluation | None = None
-    before: RandomState | None = None
+    before: Randomness | None = None
 
     @property
     def evaluated(self) -> Evaluation:
         assert self.evaluation is not None
         return self.evaluation
 
-    def part(self, penalty: GradientPenalty, generator: Generator) -> _Batch:
+    def part(self, penalty: GradientPenalty, source: Source) -> _Batch:
         """A random part of the batch, of at least one example."""
         size = batch_size(self.x)
-        order = torch.randperm(size, generator=generator, device=generator.device)
+        order = source.permutation(size, device_of(self.x))
         rows = order[: max(1, round(penalty.fraction * size))]
         return self._replace(x=take(self.x, rows), y=take(self.y, rows) if penalty.needs_targets else None)
 
@@ -223,22 +236,11 @@ def _trainable_parameters(model: Model) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else {}
 
 
-def _lazily(generator: Generator | None) -> Callable[[], Generator]:
-    """The generator; where there is none, one seeded by a draw from the global one when it is first needed."""
-
-    @cache
-    def get() -> Generator:
-        return generator if generator is not None else Generator().manual_seed(_draw_seed(None))
-
-    return get
+def _source(generator: Generator | Draws | None) -> Source:
+    return KeyedSource(generator) if isinstance(generator, Draws) else GeneratorSource(generator, forked=True)
 
 
-def _draw_seed(generator: Generator | None) -> int:
-    device = "cpu" if generator is None else generator.device
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
-
-
-def _check_grad_mode(active: list[_Job]) -> None:
+def _check_grad_mode(active: Sequence[Job]) -> None:
     gradient_names = [name for name, penalty, _ in active if isinstance(penalty, GradientPenalty)]
     if gradient_names and not torch.is_grad_enabled():
         where = "torch.inference_mode()" if torch.is_inference_mode_enabled() else "torch.no_grad()"
@@ -248,7 +250,7 @@ def _check_grad_mode(active: list[_Job]) -> None:
         )
 
 
-def _check_batch(logits: Tensor, y: Any, active: list[_Job]) -> None:
+def _check_batch(logits: Tensor, y: Any, active: Sequence[Job]) -> None:
     if active and len(logits) == 0:
         raise ValueError("the batch is empty, and a mean over no examples is not defined: skip it.")
     if active and isinstance(y, Tensor) and y.ndim and y.shape[0] != logits.shape[0]:

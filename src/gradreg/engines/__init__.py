@@ -2,8 +2,11 @@
 
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.double_backward import DoubleBackward
+from gradreg.engines.finite_difference import FiniteDifference
+from gradreg.engines.forward import Forward
+from gradreg.engines.linearized import Linearized
 
-ENGINES: dict[str, type[Engine]] = {DoubleBackward.name: DoubleBackward}
+ENGINES: dict[str, type[Engine]] = {kind.name: kind for kind in (DoubleBackward, Linearized, FiniteDifference, Forward)}
 
 
 def engine_of(engine: str | Engine) -> Engine:
@@ -15,4 +18,14 @@ def engine_of(engine: str | Engine) -> Engine:
     return ENGINES[engine]()
 
 
-__all__ = ["ENGINES", "DifferentiationError", "DoubleBackward", "Engine", "Evaluation", "engine_of"]
+__all__ = [
+    "ENGINES",
+    "DifferentiationError",
+    "DoubleBackward",
+    "Engine",
+    "Evaluation",
+    "FiniteDifference",
+    "Forward",
+    "Linearized",
+    "engine_of",
+]

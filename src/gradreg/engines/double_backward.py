@@ -14,34 +14,50 @@ from torch.autograd.graph import Node, get_gradient_edge
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.engines.base import DifferentiationError, Evaluation
-from gradreg.engines.inputs import Inputs, logits_of
-from gradreg.engines.own_pass import OwnPass, call
-from gradreg.engines.taps import check_points, tapped
+from gradreg.engines.forward_pass import Pass
+from gradreg.engines.inputs import Inputs
+from gradreg.engines.recorded import record, transform
 from gradreg.penalties.probe import autograd_vjp
 
 
 @dataclass(frozen=True)
 class DoubleBackward:
-    """Exact, in eager autograd, for every model whose operations have a second derivative in PyTorch.
+    """Exact, for every model whose operations have a second derivative in PyTorch.
 
     Attention runs on PyTorch's ``MATH`` kernel, since the fused ones cannot be differentiated twice.
+
+    Attributes:
+        transformed: go through ``torch.func`` instead of autograd's own graph, to be used inside its transforms.
+
+    Cost for one cotangent: a backward pass to the point, a forward pass of its tangent, and the weight gradients of
+    both: 2.0 times a plain step in operations.
     """
 
     name: ClassVar[str] = "double_backward"
 
-    def evaluate(
-        self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], own: OwnPass | None = None
-    ) -> Evaluation:
+    transformed: bool = False
+
+    def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
+        if self.transformed:
+            with sdpa_kernel(SDPBackend.MATH):
+                return _in_transform(model, inputs, wrt, how)
         tried = _tried(model)
         if not tried:
             _check_module(model)
-        with sdpa_kernel(SDPBackend.MATH), tapped(model, inputs, wrt) as (fed, points):
-            logits = logits_of(call(model, fed, own))
-        check_points(points, len(logits))
+        with sdpa_kernel(SDPBackend.MATH):
+            logits, points = record(model, inputs, wrt, how)
         for name in set(wrt) - tried:
             _check_second_derivative(logits, points[name])
             tried.add(name)
         return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
+
+
+def _in_transform(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str], how: Pass) -> Evaluation:
+    """One pass for each name: the first is the loss's."""
+    first, *others = wrt
+    logits, vjp, _ = transform(model, inputs, first, how)
+    again = how.again(logits.device)
+    return Evaluation(logits, {first: vjp} | {name: transform(model, inputs, name, again)[1] for name in others})
 
 
 #: What was tried on each model already: the names differentiated by.
@@ -62,13 +78,14 @@ def _check_module(model: Callable[..., Any]) -> None:
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise DifferentiationError(
                 f"{name or 'the model'} was compiled by torch.compile, whose backward pass cannot be differentiated again. "
-                "Give the objective the module as it was before: model._orig_mod after torch.compile(model), "
-                "or a model on which .compile() was not called."
+                "Give the objective the module as it was before (model._orig_mod after torch.compile(model)) with "
+                "engine='compiled', which compiles the whole step."
             )
         if any(base.__name__ in ("FSDPModule", "FullyShardedDataParallel") for base in type(module).__mro__):
             raise DifferentiationError(
                 f"{name or 'the model'} is sharded by FSDP, which frees parameters between forward and backward: the "
-                "second derivative would be wrong without notice. Use DistributedDataParallel, or weight=0."
+                "second derivative would be wrong without notice. Use engine='finite_difference', which needs none, or "
+                "DistributedDataParallel."
             )
 
 
@@ -93,9 +110,9 @@ def _check_second_derivative(logits: Tensor, points: Sequence[Tensor]) -> None:
 def _error(complaint: str) -> DifferentiationError:
     return DifferentiationError(
         f"{complaint}, so the gradient cannot be differentiated again. "
-        "Ways out: for a recurrent layer on a GPU, run the step under torch.backends.cudnn.flags(enabled=False); "
-        "for a custom operation, give it a differentiable backward; or name a module after it in wrt, so that the "
-        "gradient does not pass through it."
+        "Ways out: engine='finite_difference', which needs no second derivative; for a recurrent layer on a GPU, run the "
+        "step under torch.backends.cudnn.flags(enabled=False); for a custom operation, give it a differentiable backward; "
+        "or name a module after it in wrt, so that the gradient does not pass through it."
     )
 
 

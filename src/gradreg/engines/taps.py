@@ -1,10 +1,11 @@
-"""``wrt``: catching the tensors to differentiate by on their way through the model."""
+"""``wrt``: catching, or shifting, the tensors to differentiate by on their way through the model."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,20 +14,49 @@ from gradreg.engines.inputs import Inputs, map_tensors, named_tensors, unwrapped
 
 #: The caught tensors, by ``wrt``.
 Points = dict[str, list[Tensor]]
+#: What is put in the place of a tensor that is differentiated by.
+Touch = Callable[[Tensor], Tensor]
 
 
 @contextmanager
 def tapped(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str]) -> Iterator[tuple[Inputs, Points]]:
     """Give the inputs to call the model with, and a dict that the call fills with the tensors to differentiate by."""
     points: Points = {name: [] for name in wrt}
+    with _touching(model, inputs, {name: partial(_tap, caught) for name, caught in points.items()}) as fed:
+        yield fed, points
+
+
+@contextmanager
+def noted(model: Callable[..., Any], inputs: Inputs, wrt: str) -> Iterator[tuple[Inputs, list[Tensor]]]:
+    """The same for one name, without a graph: the list is filled with the values alone."""
+    caught: list[Tensor] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        caught.append(tensor.detach())
+        return tensor
+
+    with _touching(model, inputs, {wrt: note}) as fed:
+        yield fed, caught
+
+
+@contextmanager
+def shifted(model: Callable[..., Any], inputs: Inputs, wrt: str, shifts: Sequence[Tensor]) -> Iterator[Inputs]:
+    """Give the inputs to call the model with, so that each tensor named by ``wrt`` is moved by its shift, in their order."""
+    waiting = iter(shifts)
+    with _touching(model, inputs, {wrt: lambda tensor: tensor + next(waiting)}) as fed:
+        yield fed
+
+
+@contextmanager
+def _touching(model: Callable[..., Any], inputs: Inputs, touches: dict[str, Touch]) -> Iterator[Inputs]:
     with ExitStack() as hooks:
-        for name in wrt:
+        for name, touch in touches.items():
             if is_input(name):
-                inputs = _tap_inputs(model, inputs, name, points[name])
+                inputs = _touch_inputs(model, inputs, name, touch)
             else:
                 module = submodule(model, name)
-                hooks.enter_context(module.register_forward_hook(_catcher(name, points[name])))
-        yield inputs, points
+                hooks.enter_context(module.register_forward_hook(_hook(name, touch)))
+        yield inputs
 
 
 def is_input(wrt: str) -> bool:
@@ -62,21 +92,25 @@ def check_points(points: Points, batch: int) -> None:
                 )
 
 
-def _tap(tensor: Tensor, caught: list[Tensor]) -> Tensor:
+def _tap(caught: list[Tensor], tensor: Tensor) -> Tensor:
     # The model gets a clone, so that an in-place operation on it cannot change what we differentiate by.
     point = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
     caught.append(point)
     return point.clone()
 
 
-def _tap_inputs(model: Callable[..., Any], inputs: Inputs, wrt: str, caught: list[Tensor]) -> Inputs:
+def _touch_inputs(model: Callable[..., Any], inputs: Inputs, wrt: str, touch: Touch) -> Inputs:
     key = wrt.removeprefix("input").removeprefix(".")
+    touched = []
 
-    def tap(name: str, tensor: Tensor) -> Tensor:
-        return _tap(tensor, caught) if tensor.is_floating_point() and key in ("", name) else tensor
+    def replaced(name: str, tensor: Tensor) -> Tensor:
+        if not (tensor.is_floating_point() and key in ("", name)):
+            return tensor
+        touched.append(name)
+        return touch(tensor)
 
-    fed = map_tensors(tap, inputs)
-    if not caught:
+    fed = map_tensors(replaced, inputs)
+    if not touched:
         _raise_no_input(model, inputs, wrt, key)
     return fed
 
@@ -94,12 +128,12 @@ def _raise_no_input(model: Callable[..., Any], inputs: Inputs, wrt: str, key: st
     )
 
 
-def _catcher(name: str, caught: list[Tensor]) -> Callable[[nn.Module, Any, Any], Any]:
+def _hook(name: str, touch: Touch) -> Callable[[nn.Module, Any, Any], Any]:
     def hook(module: nn.Module, _: Any, output: Any) -> Any:
         if isinstance(output, Tensor):
-            return _tap(output, caught) if output.is_floating_point() else output
+            return touch(output) if output.is_floating_point() else output
         if isinstance(output, tuple) and output and isinstance(output[0], Tensor) and type(output) is tuple:
-            return (_tap(output[0], caught), *output[1:])  # recurrent and attention layers: activations first, then state
+            return (touch(output[0]), *output[1:])  # recurrent and attention layers: activations first, then state
         raise TypeError(
             f"wrt={name!r}: {type(module).__name__} returns {type(output).__name__}, expected a tensor or a tuple that "
             "begins with one. Name one of its submodules."

@@ -79,6 +79,8 @@ class GradientPenalty(Penalty):
     needs_targets: ClassVar[bool] = False
     #: Whether the rows together are one gradient (a Jacobian), rather than samples to average.
     rows_are_one_jacobian: ClassVar[bool] = False
+    #: Whether the sum of ``c c^T`` over the rows is the identity in the mean, so that the penalty estimates FrobReg.
+    isotropic: ClassVar[bool] = False
 
     wrt: str = "input"
     forward: Literal["shared", "fresh"] = "shared"
@@ -109,17 +111,68 @@ class GradientPenalty(Penalty):
         """Whether a pass of its own is to have the dropout mask of the loss's."""
         return self.own_pass and self.forward == "shared" and self.fraction == 1
 
+    @property
+    def num_samples(self) -> int:
+        """How many random tangents an engine that estimates is to average over."""
+        return 1
+
     @abstractmethod
     def cotangents(self, probe: Probe) -> Tensor:
         """What to project on, ``[num, batch, *output]``, or ``[num, 1, *output]`` if shared by the batch."""
 
     def __call__(self, probe: Probe) -> Tensor:
         """The unweighted value for each example, ``[batch]``."""
-        if probe.vjp is None:
+        if probe.vjp is None and probe.jvp is None:
             raise ValueError(
                 f"{type(self).__name__} needs gradients, and this probe has none: evaluate it with an Objective."
             )
-        rows = row_powers(probe.vjp, self._full_cotangents(probe), self.norm, self.chunk_size)
+        if probe.jvp is None:
+            return self._differentiated_twice(probe)
+        return self._by_tangents_of_the_gradient(probe) if probe.vjp is not None else self._estimated(probe)
+
+    def _differentiated_twice(self, probe: Probe) -> Tensor:
+        assert probe.vjp is not None
+        return self._value(row_powers(probe.vjp, self._full_cotangents(probe), self.norm, self.chunk_size))
+
+    def _by_tangents_of_the_gradient(self, probe: Probe) -> Tensor:
+        r"""The value from a plain gradient :math:`u = J^T c`, its derivative from a product with the Jacobian.
+
+        :math:`d\, \phi(J^T c) = d \langle c, J t \rangle` with :math:`t = \nabla \phi(u)` held constant: no gradient is
+        differentiated. Both sides agree for the mean over the batch, which is what an objective takes.
+        """
+        assert probe.vjp is not None
+        assert probe.jvp is not None
+        c = self._full_cotangents(probe)
+        u = tuple(gradient.detach() for gradient in probe.vjp(c.detach()))
+        tangents, value = torch.func.grad(self._sum_and_values, has_aux=True)(u)
+        slope = (c * probe.jvp([t.detach() for t in tangents])).flatten(2).sum((0, 2))
+        values: Tensor = value.detach()
+        return values + (slope - slope.detach())
+
+    def _sum_and_values(self, gradients: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
+        values = self._value(power_sum(gradients, self.norm))
+        return values.sum(), values
+
+    def _estimated(self, probe: Probe) -> Tensor:
+        r"""Estimate from random tangents, unbiased: :math:`\mathbb{E}_t \langle c, J t \rangle^2 = \lVert J^T c \rVert^2`.
+
+        Where the cotangents are random with identity covariance, their mean is taken exactly:
+        :math:`\mathbb{E}_c \langle c, J t \rangle^2 = \lVert J t \rVert_2^2`.
+        """
+        assert probe.jvp is not None
+        if self.norm != "squared_l2":
+            raise ValueError(
+                f"{type(self).__name__}: norm={self.norm!r} cannot be estimated from random tangents without bias. "
+                "Use norm='squared_l2', or another engine than 'forward'."
+            )
+        num = self.num_samples
+        products = probe.jvp([probe.signs(num, *point.shape).to(point.dtype) for point in probe.jvp.points])
+        if self.isotropic:
+            return products.square().flatten(2).sum(2).mean(0)
+        return self._value((self._full_cotangents(probe) * products).flatten(2).sum(2).square())
+
+    def _value(self, rows: Tensor) -> Tensor:
+        """From the power sums of the rows, ``[num, batch]``, to the value of each example."""
         if self.rows_are_one_jacobian:
             rows = rows.sum(0, keepdim=True)
         return size(rows, self.norm).mean(0)

@@ -60,6 +60,7 @@ class FrobReg(GradientPenalty):
     """
 
     name: ClassVar[str] = "frob_reg"
+    isotropic: ClassVar[bool] = True
     rows_are_one_jacobian: ClassVar[bool] = True
 
     def cotangents(self, probe: Probe) -> Tensor:

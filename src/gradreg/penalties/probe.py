@@ -9,8 +9,26 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from gradreg.sources import GeneratorSource, Source
+
 #: Cotangents ``[num, batch, *output]`` to one gradient ``[num, batch, *point]`` for every tensor differentiated by.
 VJP = Callable[[Tensor], Sequence[Tensor]]
+
+
+@dataclass(frozen=True)
+class JVP:
+    """The Jacobian-vector product ``t -> J t``, differentiable by the parameters.
+
+    Attributes:
+        points: the tensors differentiated by, each with the batch first.
+        product: from one tangent ``[num, *point.shape]`` for each point to ``[num, batch, *output]``.
+    """
+
+    points: Sequence[Tensor]
+    product: Callable[[Sequence[Tensor]], Tensor]
+
+    def __call__(self, tangents: Sequence[Tensor]) -> Tensor:
+        return self.product(tangents)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,20 +40,23 @@ class Probe:
 
     Attributes:
         logits: the model's output, ``[batch, *output]``.
-        vjp: the vector-Jacobian product ``c -> J^T c`` of the logits, batched over the first dimension of ``c``.
+        vjp: the vector-Jacobian product ``c -> J^T c`` of the logits, batched over the first dimension of ``c``;
+            differentiable, unless there is a ``jvp``.
+        jvp: the Jacobian-vector product, from engines that differentiate it instead.
         targets: the labels, or None for unlabelled data.
         loss_gradient: gives the derivative of each example's loss by its logits, ``[batch, *output]``.
-        generator: where random draws come from, or a function that gives it when it is first needed; None means PyTorch's
-            global generator. Draw through ``normal`` and ``integers``.
+        source: where random draws come from; by default PyTorch's global generator. Draw through ``normal``, ``signs`` and
+            ``integers``.
         class_dim: the dimension of the logits that holds the classes; negative counts from the end.
         parameters: the model's trainable parameters by name.
     """
 
     logits: Tensor
     vjp: VJP | None = None
+    jvp: JVP | None = None
     targets: Any = None
     loss_gradient: Callable[[], Tensor] | None = None
-    generator: Generator | Callable[[], Generator] | None = None
+    source: Source = field(default_factory=GeneratorSource)
     class_dim: int = 1
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -95,23 +116,18 @@ class Probe:
 
     def normal(self, *shape: int) -> Tensor:
         """Standard normal draws. Single precision whatever the model's, so that a seed means the same in every dtype."""
-        generator = self._source()
-        return torch.randn(shape, generator=generator, device=self._device_of(generator)).to(self.logits)
+        return self.source.normal(*shape, device=self.logits.device).to(self.logits.dtype)
 
     def integers(self, high: int, *shape: int) -> Tensor:
         """Integers drawn uniformly from 0 to ``high - 1``."""
-        generator = self._source()
-        drawn = torch.randint(high, shape, generator=generator, device=self._device_of(generator))
-        return drawn.to(self.logits.device)
+        return self.source.integers(high, *shape, device=self.logits.device)
 
-    def _source(self) -> Generator | None:
-        return self.generator if isinstance(self.generator, Generator | None) else self.generator()
-
-    def _device_of(self, generator: Generator | None) -> torch.device:
-        return self.logits.device if generator is None else generator.device
+    def signs(self, *shape: int) -> Tensor:
+        """1 and -1 with equal probability."""
+        return (2 * self.integers(2, *shape) - 1).to(self.logits.dtype)
 
 
-def autograd_vjp(outputs: Tensor, points: Sequence[Tensor]) -> VJP:
+def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: bool = True) -> VJP:
     """``c -> J^T c`` of ``outputs`` by ``points``, itself differentiable: the textbook double backward.
 
     Several cotangents go through one vectorised backward pass, or one after the other where an operation cannot be
@@ -121,7 +137,13 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor]) -> VJP:
 
     def gradients(cotangents: Tensor, batched: bool) -> list[Tensor]:
         found: Sequence[Tensor | None] = torch.autograd.grad(
-            outputs, points, cotangents, create_graph=True, is_grads_batched=batched, allow_unused=True
+            outputs,
+            points,
+            cotangents,
+            create_graph=differentiable,
+            retain_graph=True,
+            is_grads_batched=batched,
+            allow_unused=True,
         )
         if all(gradient is None for gradient in found):
             raise ValueError(NO_PATH)
@@ -177,6 +199,6 @@ def probe_of(
         logits=logits,
         vjp=autograd_vjp(logits, points),
         targets=targets,
-        generator=generator,
+        source=GeneratorSource(generator),
         class_dim=class_dim,
     )

@@ -66,6 +66,7 @@ class RandomOneHot(GradientPenalty):
     """
 
     name: ClassVar[str] = "random_one_hot"
+    isotropic: ClassVar[bool] = True
 
     per_example: bool = True
 

@@ -92,6 +92,7 @@ class SpectReg(GradientPenalty):
     """
 
     name: ClassVar[str] = "spect_reg"
+    isotropic: ClassVar[bool] = True
 
     projection: Projection = "gaussian"
     num_projections: int = 1
@@ -103,6 +104,10 @@ class SpectReg(GradientPenalty):
             raise ValueError(f"projection={self.projection!r} is unknown: choose one of {', '.join(map(repr, _DRAW))}.")
         if self.num_projections < 1:
             raise ValueError(f"num_projections={self.num_projections!r} must be at least 1.")
+
+    @property
+    def num_samples(self) -> int:
+        return self.num_projections
 
     def cotangents(self, probe: Probe) -> Tensor:
         num_draws = probe.batch_size if self.per_example else 1
@@ -120,7 +125,7 @@ def _sphere(probe: Probe, num: int, num_draws: int) -> Tensor:
 
 
 def _rademacher(probe: Probe, num: int, num_draws: int) -> Tensor:
-    return (2 * probe.integers(2, num, num_draws, probe.num_outputs) - 1).to(probe.logits.dtype)
+    return probe.signs(num, num_draws, probe.num_outputs)
 
 
 def _orthogonal(probe: Probe, num: int, num_draws: int) -> Tensor:

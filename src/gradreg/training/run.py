@@ -12,7 +12,7 @@ import torch
 from torch import Generator, nn
 
 from gradreg.data import Dataset
-from gradreg.engines.own_pass import random_state_of
+from gradreg.engines.forward_pass import random_state_of
 from gradreg.models import build
 from gradreg.training.config import RunConfig
 from gradreg.training.provenance import provenance

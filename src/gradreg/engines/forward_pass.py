@@ -1,10 +1,10 @@
-"""A forward pass of the penalty's own, that leaves no trace on the model or on the global random state."""
+"""A forward pass: the loss's, or one of the penalty's own that leaves no trace on the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from gradreg.draws import Draws
+from gradreg.engines.dropout import DrawnDropout
 from gradreg.engines.inputs import Inputs, arguments, device_of
+from gradreg.engines.normalisation import wide
 from gradreg.penalties.base import BatchNorm
 
 
@@ -30,38 +33,58 @@ class RandomState:
         return cls(torch.get_rng_state(), None if accelerator is None else accelerator.get_rng_state(device))
 
 
+#: Variance and mean of a batch.
+Statistics = tuple[Tensor, Tensor]
+#: Where dropout masks come from: a seed for new ones, a state for the same as before, or draws by key.
+Randomness = int | RandomState | Draws
+
+
 @dataclass(frozen=True)
-class OwnPass:
-    """How the pass differs from the loss's.
+class Pass:
+    """How a forward pass is run.
 
     Attributes:
+        own: whether it is the penalty's own, so that what modules write to their buffers is forgotten.
         batch_norm: what the batch-norm layers normalise with.
-        randomness: of its dropout masks: a seed for new ones, or the state before the loss's pass, for the same.
+        randomness: of its dropout masks; None for PyTorch's global state, as an ordinary step.
     """
 
-    batch_norm: BatchNorm
-    randomness: int | RandomState
+    own: bool = False
+    batch_norm: BatchNorm = "train"
+    randomness: Randomness | None = None
+    _statistics: list[Statistics] = field(default_factory=list, compare=False, repr=False)
+
+    def again(self, device: torch.device) -> Pass:
+        """The same pass, to be run once more with the same masks. To be asked for before the first."""
+        randomness = RandomState.now(device) if self.randomness is None else self.randomness
+        return replace(self, own=True, randomness=randomness)
 
 
-def call(model: Callable[..., Any], inputs: Inputs, own: OwnPass | None = None) -> Any:
+def call(model: Callable[..., Any], inputs: Inputs, how: Pass) -> Any:
     """Call the model on the inputs: as an ordinary step does, or as a pass of the penalty's own."""
     args, kwargs = arguments(inputs)
-    if own is None:
-        return model(*args, **kwargs)
-    with random_state_of(own.randomness, device_of(inputs)):
+    with _random(how.randomness, device_of(inputs)):
+        if not how.own:
+            return model(*args, **kwargs)
         if not isinstance(model, nn.Module):
-            _check_function(own)
+            _check_function(how)
             return model(*args, **kwargs)
         # On copies, whatever a module writes to its buffers (running statistics, above all) is forgotten.
         buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-        with batch_norm_mode(model, own.batch_norm):
-            return torch.func.functional_call(model, buffers, args, kwargs)
+        with batch_norm_mode(model, how.batch_norm, how._statistics):
+            return torch.func.functional_call(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
 
 
-def _check_function(own: OwnPass) -> None:
-    if own.batch_norm != "train":
+def _random(randomness: Randomness | None, device: torch.device) -> AbstractContextManager[object]:
+    if isinstance(randomness, Draws):
+        return DrawnDropout(randomness)
+    return nullcontext() if randomness is None else random_state_of(randomness, device)
+
+
+def _check_function(how: Pass) -> None:
+    if how.batch_norm != "train":
         raise ValueError(
-            f"batch_norm={own.batch_norm!r} needs the layers of a torch.nn.Module, and the model is a plain function: "
+            f"batch_norm={how.batch_norm!r} needs the layers of a torch.nn.Module, and the model is a plain function: "
             "pass the module itself to the objective."
         )
 
@@ -89,23 +112,27 @@ def _accelerator(device: torch.device) -> Any:
     return None if device.type in ("cpu", "meta") else getattr(torch, device.type)
 
 
-def batch_norm_mode(model: nn.Module, mode: BatchNorm) -> AbstractContextManager[object]:
-    """Switch the batch-norm layers that use batch statistics to constants: the batch's own, or the running ones."""
+def batch_norm_mode(model: nn.Module, mode: BatchNorm, statistics: list[Statistics]) -> AbstractContextManager[object]:
+    """Switch the batch-norm layers that use batch statistics to constants: the batch's own, or the running ones.
+
+    The batch's own are kept in ``statistics`` by the first pass, and taken from there by the same pass run again, where
+    the inputs may have been moved.
+    """
     if mode == "train":
         return nullcontext()
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm) and (m.training or m.running_mean is None)]
     if mode == "running":
         _check_running(layers)
-    stack = ExitStack()
+    stack, kept = ExitStack(), iter(list(statistics))
     for layer in layers:
-        stack.enter_context(_frozen(layer) if mode == "frozen" else _running(layer))
+        stack.enter_context(_frozen(layer, statistics, kept) if mode == "frozen" else _running(layer))
     return stack
 
 
 @contextmanager
-def _frozen(layer: _BatchNorm) -> Iterator[None]:
+def _frozen(layer: _BatchNorm, statistics: list[Statistics], kept: Iterator[Statistics]) -> Iterator[None]:
     before = vars(layer).get("forward")
-    layer.forward = partial(_forward_with_constant_statistics, layer)  # type: ignore[method-assign]
+    layer.forward = partial(_forward_with_constant_statistics, layer, statistics, kept)  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -114,10 +141,14 @@ def _frozen(layer: _BatchNorm) -> Iterator[None]:
             layer.forward = before  # type: ignore[method-assign]
 
 
-def _forward_with_constant_statistics(layer: _BatchNorm, x: Tensor) -> Tensor:
-    others = [dim for dim in range(x.ndim) if dim != 1]
-    values = x.detach() if x.dtype == torch.float64 else x.detach().float()
-    var, mean = torch.var_mean(values, others, correction=0)
+def _forward_with_constant_statistics(
+    layer: _BatchNorm, statistics: list[Statistics], kept: Iterator[Statistics], x: Tensor
+) -> Tensor:
+    found = next(kept, None)
+    if found is None:
+        found = torch.var_mean(wide(x.detach()), [dim for dim in range(x.ndim) if dim != 1], correction=0)
+        statistics.append(found)
+    var, mean = found
     return F.batch_norm(x, mean, var, layer.weight, layer.bias, training=False, eps=layer.eps)
 
 

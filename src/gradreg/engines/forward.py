@@ -1,0 +1,58 @@
+"""Random tangents instead of gradients: forward passes alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from gradreg.engines.base import Evaluation
+from gradreg.engines.forward_pass import Pass, call
+from gradreg.engines.inputs import Inputs, device_of, logits_of
+from gradreg.engines.recorded import logits_by_shift, points_of
+from gradreg.engines.tangents import by_difference, by_forward_mode, check_step
+from gradreg.penalties.probe import JVP
+
+
+@dataclass(frozen=True)
+class Forward:
+    r"""The cheapest: an unbiased estimate of the penalty from a random direction of the input.
+
+    .. math:: \mathbb{E}_t \langle c, J t \rangle^2 = \lVert J^T c \rVert_2^2, \qquad
+        \mathbb{E}_t \lVert J t \rVert_2^2 = \lVert J \rVert_F^2, \qquad \mathbb{E}[t t^T] = I
+
+    SpectReg, FrobReg and RandomOneHot become :math:`\lVert J t \rVert_2^2`. The others, which project on certain
+    directions, have more variance. Under batch norm in training mode, where the gradient runs across examples, it
+    estimates what SpectReg has in the mean with ``per_example=True``. Squared norms only.
+
+    Attributes:
+        tangents: ``"difference"`` takes ``J t`` from a second forward pass a small step away, ``"forward_mode"`` exactly.
+        step: how far to move, relative to the root mean square of the input. None chooses :math:`\epsilon^{1/2}` from
+            the resolution of the model's arithmetic.
+        transformed: whether it is used inside a transform of ``torch.func``; it works there as it is.
+
+    Cost: one forward and one ordinary backward pass more: 2.0 times a plain step.
+    """
+
+    name: ClassVar[str] = "forward"
+
+    tangents: Literal["difference", "forward_mode"] = "difference"
+    step: float | None = None
+    transformed: bool = False
+
+    def __post_init__(self) -> None:
+        check_step(self.step)
+        if self.tangents not in ("difference", "forward_mode"):
+            raise ValueError(f"tangents={self.tangents!r} is unknown: choose 'difference' or 'forward_mode'.")
+
+    def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
+        again = how.again(device_of(inputs))
+        logits = logits_of(call(model, inputs, how))
+
+        def jvp(name: str) -> JVP:
+            function, points = logits_by_shift(model, inputs, name, again), points_of(model, inputs, name, again)
+            if self.tangents == "forward_mode":
+                return by_forward_mode(function, points)
+            return by_difference(function, points, logits, central=False, step=self.step)
+
+        return Evaluation(logits, jvps={name: jvp(name) for name in wrt})

@@ -1,0 +1,136 @@
+"""Normalisation layers in plain operations, for the derivatives that PyTorch gets wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+
+class PlainNormalisation(TorchFunctionMode):
+    """While active, batch, layer, group and instance norm are computed from means and variances.
+
+    PyTorch's own take the statistics for constants when a forward-mode derivative is differentiated once more: the
+    result is wrong, and nothing says so.
+    """
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        return _PLAIN.get(func, func)(*args, **kwargs or {})
+
+
+def batch_norm(
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.batch_norm``: over the batch and all positions."""
+    x = wide(input)
+    if training or running_mean is None or running_var is None:
+        var, mean = torch.var_mean(x, _all_but_channels(x), correction=0, keepdim=True)
+        update_running(running_mean, running_var, mean, var, x.numel() // x.shape[1], momentum)
+    else:
+        var, mean = by_channel(running_var, x), by_channel(running_mean, x)
+    y = (x - mean) * (var + eps).rsqrt()
+    return _affine_by_channel(y, weight, bias).to(input.dtype)
+
+
+@torch.no_grad()
+def update_running(
+    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, count: int, momentum: float
+) -> None:
+    """Move the running statistics towards those of the batch, in place."""
+    if running_mean is not None and running_var is not None:
+        running_mean.mul_(1 - momentum).add_(mean.detach().flatten().to(running_mean.dtype), alpha=momentum)
+        unbiased = var.detach().flatten() * (count / (count - 1))
+        running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
+
+
+def layer_norm(
+    input: Tensor,  # noqa: A002
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.layer_norm``: over the last dimensions of each example."""
+    y = _normalised(wide(input), list(range(-len(normalized_shape), 0)), eps)
+    return _affine(y, weight, bias).to(input.dtype)
+
+
+def group_norm(
+    input: Tensor,  # noqa: A002
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """``F.group_norm``: over each group of channels of each example."""
+    x = wide(input)
+    y = _normalised(x.reshape(len(x), num_groups, -1), [-1], eps).reshape(x.shape)
+    return _affine_by_channel(y, weight, bias).to(input.dtype)
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """In single precision at least, as PyTorch computes statistics."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def by_channel(values: Tensor, x: Tensor) -> Tensor:
+    """Shaped to broadcast over the channels of x."""
+    return values.view(1, -1, *[1] * (x.ndim - 2))
+
+
+def _all_but_channels(x: Tensor) -> list[int]:
+    return [0, *range(2, x.ndim)]
+
+
+def _normalised(x: Tensor, dims: list[int], eps: float) -> Tensor:
+    var, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
+    return (x - mean) * (var + eps).rsqrt()
+
+
+def _affine(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+def _affine_by_channel(y: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    return _affine(y, None if weight is None else by_channel(weight, y), None if bias is None else by_channel(bias, y))
+
+
+def _instance_norm(
+    input: Tensor,  # noqa: A002
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats or running_mean is not None:
+        return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+_PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.batch_norm: batch_norm,
+    F.layer_norm: layer_norm,
+    F.group_norm: group_norm,
+    F.instance_norm: _instance_norm,
+}

@@ -1,0 +1,90 @@
+"""``t -> J t``, exactly by forward mode or approximately by a difference."""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradreg.engines.normalisation import PlainNormalisation
+from gradreg.penalties.probe import JVP
+
+#: The logits as a function of how far each point is moved.
+Function = Callable[..., Tensor]
+
+
+def by_forward_mode(function: Function, points: Sequence[Tensor]) -> JVP:
+    """Exact: the tangent goes through the model beside the values."""
+    _load_forward_mode()
+    zeros = tuple(torch.zeros_like(point) for point in points)
+
+    def one(tangents: Sequence[Tensor]) -> Tensor:
+        with PlainNormalisation(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
+            product: Tensor = torch.func.jvp(function, zeros, tuple(tangents))[1]
+        return product
+
+    return _rows(points, one)
+
+
+@cache
+def _load_forward_mode() -> None:
+    """PyTorch's rules for forward mode, which it loads when first used, with a warning about its own code."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        importlib.import_module("torch._decomp.decompositions_for_jvp")
+
+
+def by_difference(
+    function: Function, points: Sequence[Tensor], logits: Tensor, *, central: bool, step: float | None = None
+) -> JVP:
+    r"""The logits a small step along the tangent, less those at the point (or a step before it), over the step.
+
+    The step is relative: the point moves by ``step`` times its own root mean square. With the resolution
+    :math:`\epsilon` of the model's arithmetic, the best is of the order :math:`\epsilon^{1/2}`, and
+    :math:`\epsilon^{1/3}` for central differences.
+    """
+    relative = step or resolution(logits) ** (1 / 3 if central else 1 / 2)
+
+    def one(tangents: Sequence[Tensor]) -> Tensor:
+        h = relative * _rms(points) / _rms(tangents)
+        ahead = function(*[(h * t).to(t.dtype) for t in tangents])
+        behind = function(*[(-h * t).to(t.dtype) for t in tangents]) if central else logits
+        return (_wide(ahead) - _wide(behind)) / (2 * h if central else h)
+
+    return _rows(points, one)
+
+
+def check_step(step: float | None) -> None:
+    if step is not None and not 0 < step < 1:
+        raise ValueError(f"step={step!r} must be between 0 and 1: it is relative to the size of the input. None chooses it.")
+
+
+def resolution(logits: Tensor) -> float:
+    """The relative spacing of the numbers that the model computes with."""
+    tf32 = logits.dtype == torch.float32 and logits.is_cuda and torch.get_float32_matmul_precision() != "highest"
+    return 2**-11 if tf32 else torch.finfo(logits.dtype).eps
+
+
+def _rows(points: Sequence[Tensor], one: Callable[[Sequence[Tensor]], Tensor]) -> JVP:
+    """From the product with one tangent to that with several, one after the other: they share no statistics of a batch."""
+
+    def product(tangents: Sequence[Tensor]) -> Tensor:
+        return torch.stack([one(row) for row in zip(*tangents, strict=True)])
+
+    return JVP(points, product)
+
+
+def _rms(tensors: Sequence[Tensor]) -> Tensor:
+    """Root mean square of all entries; 1 where all are zero."""
+    total = torch.stack([_wide(t.detach()).square().sum() for t in tensors]).sum()
+    mean = total / sum(t.numel() for t in tensors)
+    return torch.where(mean > 0, mean, 1).sqrt()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
