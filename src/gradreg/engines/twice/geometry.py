@@ -1,0 +1,42 @@
+"""The sizes of a convolution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All that decides a convolution besides its tensors.
+
+    Attributes:
+        x_shape: of the input, ``(batch, channels, *spatial)``.
+        w_shape: of the filters, ``(out_channels, channels / groups, *kernel)``.
+        members: how many are stacked in front of every tensor, each with its own filters; None for one.
+    """
+
+    x_shape: tuple[int, ...]
+    w_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    members: int | None = None
+
+    @property
+    def batch(self) -> int:
+        return self.x_shape[0]
+
+    @property
+    def zeros(self) -> list[int]:
+        return [0] * len(self.stride)
+
+    def with_batch(self, batch: int) -> Geometry:
+        return replace(self, x_shape=(batch, *self.x_shape[1:]))
+
+    def output_padding(self, y: Tensor) -> list[int]:
+        """What the transposed convolution must add at the end to give the size of the input back."""
+        sizes = zip(self.x_shape[2:], y.shape[2:], self.w_shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        return [x - ((y - 1) * s - 2 * p + d * (k - 1) + 1) for x, y, k, s, p, d in sizes]

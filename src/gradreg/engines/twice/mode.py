@@ -1,0 +1,68 @@
+"""The switch that puts the fast layers in the place of PyTorch's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gradreg.engines.twice.batch_norm import batch_norm
+from gradreg.engines.twice.convolution import convolution
+from gradreg.engines.twice.geometry import Geometry
+
+
+class FastTwice(TorchFunctionMode):
+    """While active, convolutions and batch norm are those that are fast when differentiated twice, in any model."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is F.batch_norm:
+            return batch_norm(*args, **kwargs or {})
+        if func in _CONVOLUTIONS:
+            return _convolution(func, *args, **kwargs or {})
+        return func(*args, **kwargs or {})
+
+
+_CONVOLUTIONS = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
+
+
+def _convolution(
+    func: Callable[..., Any],
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    dims = _CONVOLUTIONS[func]
+    if isinstance(padding, str) or input.ndim != dims + 2:
+        found: Tensor = func(input, weight, bias, stride, padding, dilation, groups)
+        return found
+    if torch.is_autocast_enabled(input.device.type):
+        dtype = torch.get_autocast_dtype(input.device.type)
+        input, weight = input.to(dtype), weight.to(dtype)  # noqa: A001
+        bias = None if bias is None else bias.to(dtype)
+    geometry = Geometry(
+        x_shape=tuple(input.shape),
+        w_shape=tuple(weight.shape),
+        stride=_each(stride, dims),
+        padding=_each(padding, dims),
+        dilation=_each(dilation, dims),
+        groups=groups,
+    )
+    return convolution(input, weight, bias, geometry)
+
+
+def _each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value)

@@ -1,0 +1,155 @@
+"""The layers that are fast when differentiated twice, against PyTorch's own in float64."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gradreg.engines.twice import FastTwice, stacked
+from gradreg.engines.twice.geometry import Geometry
+
+LAYERS = {
+    "conv2d": lambda: (nn.Conv2d(4, 6, 3), (3, 4, 7, 6)),
+    "conv2d stride and padding": lambda: (nn.Conv2d(4, 6, 3, stride=2, padding=1), (3, 4, 8, 7)),
+    "conv2d groups and dilation": lambda: (nn.Conv2d(4, 6, 3, groups=2, dilation=2, bias=False), (3, 4, 7, 8)),
+    "conv2d same": lambda: (nn.Conv2d(4, 6, 3, padding="same"), (3, 4, 5, 6)),
+    "conv2d unequal": lambda: (nn.Conv2d(2, 3, (3, 2), padding=(2, 0)), (3, 2, 5, 6)),
+    "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1), (3, 4, 7)),
+    "conv3d": lambda: (nn.Conv3d(2, 3, 2, stride=2), (3, 2, 5, 4, 4)),
+    "batch norm 1d": lambda: (nn.BatchNorm1d(4), (5, 4)),
+    "batch norm 2d": lambda: (nn.BatchNorm2d(4), (3, 4, 3, 2)),
+    "batch norm without affine": lambda: (nn.BatchNorm2d(4, affine=False, track_running_stats=False), (3, 4, 3, 2)),
+    "batch norm in evaluation": lambda: (nn.BatchNorm2d(4).eval(), (3, 4, 3, 2)),
+}
+
+
+def second_derivative(layer: nn.Module, x: Tensor, mode) -> list[Tensor]:
+    """Value, gradient by the input, and the derivative of its weighted square by everything."""
+    torch.manual_seed(1)
+    x = x.clone().requires_grad_()
+    with mode:
+        y = layer(x).tanh()
+    (gradient,) = torch.autograd.grad(y, x, torch.randn_like(y), create_graph=True)
+    total = (gradient.square() * torch.randn_like(gradient)).sum() + (y * torch.randn_like(y)).sum()
+    return [y, gradient, *torch.autograd.grad(total, [x, *layer.parameters()])]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_values_and_both_derivatives_are_pytorchs(name: str) -> None:
+    torch.manual_seed(0)
+    layer, shape = LAYERS[name]()
+    layer, x = layer.double(), torch.randn(shape, dtype=torch.float64)
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter)
+    expected = second_derivative(layer, x, nullcontext())
+    for found, wanted in zip(second_derivative(layer, x, FastTwice()), expected, strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "batch norm 2d"])
+def test_third_derivative(name: str) -> None:
+    layer, shape = LAYERS[name]()
+    layer = layer.double()
+
+    def gradient(x: Tensor) -> Tensor:
+        with FastTwice():
+            return torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)[0]
+
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(gradient, x)
+
+
+def test_running_statistics_are_pytorchs() -> None:
+    x = torch.randn(5, 3, 4, 4)
+    ours, theirs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
+    with FastTwice():
+        ours(x)
+    theirs(x)
+    for found, wanted in zip(ours.buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("rows", [False, True], ids=["members", "members and rows"])
+def test_vectorised_over_members_with_their_own_weights(name: str, rows: bool) -> None:
+    """As one member after the other: value, input gradients for several cotangents, and their second derivatives."""
+    torch.manual_seed(0)
+    layer, shape = LAYERS[name]()
+    layer = layer.double()
+    x = torch.randn(4, *shape, dtype=torch.float64)
+    weights = {n: torch.randn(4, *p.shape, dtype=torch.float64) for n, p in layer.named_parameters()}
+
+    state = {n: torch.stack([b] * 4) for n, b in layer.named_buffers()}
+
+    def penalty(weights: dict[str, Tensor], x: Tensor, state: dict[str, Tensor]) -> Tensor:
+        def call(x: Tensor) -> Tensor:
+            buffers = {n: b.clone() for n, b in state.items()}
+            return torch.func.functional_call(layer, weights | buffers, (x,)).tanh()
+
+        y, pull = torch.func.vjp(call, x)
+        cotangents = torch.stack([torch.ones_like(y), y.detach().cos()])
+        gradients = torch.func.vmap(pull)(cotangents)[0] if rows else pull(cotangents[0])[0]
+        return gradients.square().sum() + y.sum()
+
+    def member(tensors: dict[str, Tensor], i: int) -> dict[str, Tensor]:
+        return {n: t[i] for n, t in tensors.items()}
+
+    alone = [torch.func.grad(penalty, argnums=(0, 1))(member(weights, i), x[i], member(state, i)) for i in range(4)]
+    with FastTwice():
+        together = torch.func.vmap(torch.func.grad(penalty, argnums=(0, 1)))(weights, x, state)
+    for i, (by_weights, by_x) in enumerate(alone):
+        torch.testing.assert_close(together[1][i], by_x, rtol=1e-9, atol=1e-11)
+        for n, wanted in by_weights.items():
+            torch.testing.assert_close(together[0][n][i], wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["y", "x", "w"])
+def test_the_two_ways_to_stack_agree(kind: str) -> None:
+    geometry = Geometry((3, 2, 7, 6), (4, 2, 3, 2), (1, 1), (2, 1), (1, 1), 1, members=5)
+    x, w, y = torch.randn(5, 3, 2, 7, 6).double(), torch.randn(5, 4, 2, 3, 2).double(), torch.randn(5, 3, 4, 9, 7).double()
+    operands = {"y": (x, w), "x": (y, w), "w": (y, x)}[kind]
+    torch.testing.assert_close(
+        stacked._BY_MATRICES[kind](*operands, geometry), stacked._GROUPED[kind](*operands, geometry), rtol=1e-10, atol=1e-12
+    )
+
+
+def test_under_autocast_in_bfloat16() -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Sequential(nn.Conv2d(2, 3, 3), nn.BatchNorm2d(3), nn.Tanh()), torch.randn(4, 2, 8, 8)
+
+    def derivative(mode, half: bool) -> Tensor:
+        point = x.clone().requires_grad_()
+        with mode, torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y = layer(point)
+        (gradient,) = torch.autograd.grad(y.float().square().sum(), point, create_graph=True)
+        return torch.autograd.grad(gradient.square().sum(), layer[0].weight)[0]
+
+    expected = derivative(nullcontext(), half=False)
+    ours, theirs = ((derivative(mode, half=True) - expected).norm() for mode in (FastTwice(), nullcontext()))
+    assert ours < 0.05 * expected.norm()
+    assert ours < 2 * theirs
+
+
+def test_no_second_convolution_is_as_large_as_the_image() -> None:
+    """The point of it: PyTorch's second derivative convolves with a filter the size of the output."""
+    layer, x = nn.Conv2d(2, 3, 3), torch.randn(4, 2, 9, 9, requires_grad=True)
+    sizes: list[int] = []
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.convolution.default:
+                sizes.append(args[1].shape[-1])
+            return func(*args, **kwargs or {})
+
+    with Watch():
+        for mode in (nullcontext(), FastTwice()):
+            with mode:
+                y = F.relu(layer(x))
+            (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            sizes.clear()
+            torch.autograd.grad(gradient.square().sum(), layer.weight)
+    assert all(size == 3 for size in sizes), sizes
