@@ -114,7 +114,7 @@ class Objective:
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""
-        return [job for job in self._jobs(step) if job.weight > 0]
+        return [job for job in self.jobs(step) if job.weight > 0]
 
     def evaluate(
         self, model: Model, x: Inputs, y: Any, active: Sequence[Job], *, source: Source, unlabeled: Inputs | None = None
@@ -133,7 +133,7 @@ class Objective:
         total = sum((job.weight * values[job.name] for job in active), start=loss)
         return Terms(total, loss, values, evaluation.logits)
 
-    def _jobs(self, step: int | None) -> Iterator[Job]:
+    def jobs(self, step: int | None) -> Iterator[Job]:
         """Every penalty with its weight at this step, under a name of its own."""
         seen: Counter[str] = Counter()
         for penalty in self.penalties:

@@ -19,9 +19,7 @@ _SPATIAL = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
 class DrawnDropout(TorchFunctionMode):
     """While active, every call of dropout takes its mask from ``draws``, at the number of that call.
 
-    Args:
-        draws: where the masks come from.
-        rate: if given, the rate of every layer that is not off, such as the rate of one member of a fleet.
+    The rate may be a tensor, as for the members of a fleet.
 
     >>> with DrawnDropout(Draws.of_seed(0)):
     ...     once = F.dropout(torch.ones(5), 0.5)
@@ -30,10 +28,9 @@ class DrawnDropout(TorchFunctionMode):
     True
     """
 
-    def __init__(self, draws: Draws, rate: Tensor | None = None) -> None:
+    def __init__(self, draws: Draws) -> None:
         super().__init__()
         self.draws = draws
-        self.rate = rate
         self._calls = 0
 
     def __torch_function__(
@@ -47,12 +44,18 @@ class DrawnDropout(TorchFunctionMode):
             return func(*args, **kwargs or {})
         return self._dropout(_SPATIAL[func], *args, **kwargs or {})
 
-    def _dropout(self, spatial: int, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
-        if not training or p == 0:
+    def _dropout(
+        self,
+        spatial: int,
+        input: Tensor,  # noqa: A002
+        p: float | Tensor = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+    ) -> Tensor:
+        if not training or (not isinstance(p, Tensor) and p == 0):
             return input
-        rate = p if self.rate is None else self.rate
         shape = [*input.shape[: input.ndim - spatial], *[1] * spatial]
-        kept = self.draws.at(self._calls).uniform(*shape, device=input.device) >= rate
+        kept = self.draws.at(self._calls).uniform(*shape, device=input.device) >= p
         self._calls += 1
-        scale = torch.where(kept, 1 / torch.as_tensor(1 - rate, dtype=input.dtype, device=input.device), 0)
+        scale = torch.where(kept, 1 / torch.as_tensor(1 - p, dtype=input.dtype, device=input.device), 0)
         return input.mul_(scale) if inplace else input * scale

@@ -100,7 +100,7 @@ class Probe:
     def one_hot_targets(self) -> Tensor:
         """The integer labels as one-hot vectors in the class dimension, shaped like the logits."""
         labels = self._integer_targets().unsqueeze(self.class_dim)
-        return torch.zeros_like(self.logits).scatter_(self.class_dim, labels, 1.0)
+        return torch.zeros_like(self.logits).scatter(self.class_dim, labels, 1.0)
 
     def _integer_targets(self) -> Tensor:
         self.check_classes()

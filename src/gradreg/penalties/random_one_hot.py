@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch.nn.functional as F
+import torch
 from torch import Generator, Tensor
 
 from gradreg.penalties.base import GradientPenalty
@@ -72,5 +72,6 @@ class RandomOneHot(GradientPenalty):
 
     def cotangents(self, probe: Probe) -> Tensor:
         num_draws = probe.batch_size if self.per_example else 1
-        chosen = F.one_hot(probe.integers(probe.num_outputs, num_draws), probe.num_outputs)
+        drawn = probe.integers(probe.num_outputs, num_draws, 1)
+        chosen = drawn == torch.arange(probe.num_outputs, device=drawn.device)
         return math.sqrt(probe.num_outputs) * chosen.to(probe.logits.dtype).reshape(1, num_draws, *probe.output_shape)

@@ -78,4 +78,4 @@ class TopK(GradientPenalty):
         if self.k > num_classes:
             raise ValueError(f"k={self.k} logits do not exist in {num_classes} classes: use at most {num_classes}.")
         largest = probe.logits.topk(self.k, dim=probe.class_dim).indices
-        return torch.zeros_like(probe.logits).scatter_(probe.class_dim, largest, 1.0).unsqueeze(0)
+        return torch.zeros_like(probe.logits).scatter(probe.class_dim, largest, 1.0).unsqueeze(0)

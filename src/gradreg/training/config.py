@@ -32,7 +32,8 @@ class RunConfig:
         num_steps: batches to train for.
         batch_size: examples in a batch.
         dropout: the rate of models that have it; None for their default.
-        precision: ``fp32``, ``tf32`` or ``bf16`` (autocast).
+        precision: ``fp32``, ``tf32``, ``bf16`` (autocast) or ``fp64``.
+        engine: how the penalties are differentiated. Engines that are exact give the same result to rounding.
         num_evaluations: points of the curve.
     """
 
@@ -52,7 +53,8 @@ class RunConfig:
     num_steps: int = 1000
     batch_size: int = 50
     dropout: float | None = None
-    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"
+    engine: str = "double_backward"
     num_evaluations: int = 20
 
     def to_data(self) -> dict[str, Any]:

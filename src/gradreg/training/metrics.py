@@ -1,64 +1,60 @@
-"""What is measured of a trained model."""
+"""What is measured of a trained model, as functions of tensors that a fleet can vectorise."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradreg.functional import frob_reg, weight_decay
+#: A model in evaluation mode: from inputs to outputs.
+Call = Callable[[Tensor], Tensor]
 
 
-@torch.no_grad()
-def predict(model: nn.Module, x: Tensor, batch_size: int) -> Tensor:
-    """The model's outputs in evaluation mode, batch by batch, in single precision."""
-    was_training = model.training
-    model.eval()
-    outputs = torch.cat([model(batch).float() for batch in torch.split(x, _evaluation_batch(model, batch_size))])
-    model.train(was_training)
-    return outputs
+def predict(call: Call, x: Tensor, batch_size: int) -> Tensor:
+    """The outputs, batch by batch, in single precision at least."""
+    outputs = [call(batch) for batch in torch.split(x, batch_size)]
+    return torch.cat([output if output.dtype == torch.float64 else output.float() for output in outputs])
 
 
-def _evaluation_batch(model: nn.Module, batch_size: int) -> int:
+def evaluation_batch(model: nn.Module, batch_size: int) -> int:
     """Large, unless batch norm takes its statistics from the batch at test time too: then as in training."""
     uses_batch = any(getattr(m, "track_running_stats", True) is False for m in model.modules())
     return batch_size if uses_batch else max(batch_size, 1000)
 
 
-def classification_metrics(logits: Tensor, y: Tensor) -> dict[str, float]:
+def classification_metrics(logits: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Accuracy, top-5 accuracy where there are more classes, and cross-entropy. What is not a number is wrong."""
     finite = logits.isfinite().all(1)
-    correct = (logits.argmax(1) == y) & finite
-    metrics = {"accuracy": correct.float().mean().item()}
+    metrics = {"accuracy": ((logits.argmax(1) == y) & finite).float().mean()}
     if logits.shape[1] > 5:
-        top5 = (logits.topk(5, dim=1).indices == y[:, None]).any(1) & finite
-        metrics["top5"] = top5.float().mean().item()
-    return _finite_only(metrics | {"loss": F.cross_entropy(logits, y).item()})
+        metrics["top5"] = ((logits.topk(5, dim=1).indices == y[:, None]).any(1) & finite).float().mean()
+    return metrics | {"loss": F.cross_entropy(logits, y)}
 
 
-def regression_metrics(prediction: Tensor, y: Tensor) -> dict[str, float]:
+def regression_metrics(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
     """Mean squared error, in the unit of the targets."""
-    return _finite_only({"mse": F.mse_loss(prediction, y).item()})
+    return {"mse": F.mse_loss(prediction, y.to(prediction.dtype))}
 
 
-def squared_weight_norm(model: nn.Module) -> float:
+def squared_weight_norm(parameters: Mapping[str, Tensor]) -> Tensor:
     """Sum of the squares of all weight matrices and filters."""
-    return 2 * weight_decay(model.parameters()).item()
+    return torch.stack([w.square().sum() for w in parameters.values() if w.ndim >= 2]).sum()
 
 
-def gradient_norms(model: nn.Module, x: Tensor, batch_size: int) -> list[float]:
-    """Frobenius norm of the Jacobian of the outputs at each point, in evaluation mode."""
-    was_training = model.training
-    model.eval()
-    norms: list[float] = []
-    for batch in torch.split(x, batch_size):
-        points = batch.detach().requires_grad_()
-        norms += frob_reg(model(points), points, norm="l2", chunk_size=20).tolist()
-    model.train(was_training)
-    return [norm for norm in norms if math.isfinite(norm)]
+def gradient_norms(call: Call, x: Tensor, batch_size: int) -> Tensor:
+    """Frobenius norm of the Jacobian of the outputs at each point."""
+    return torch.cat([_jacobian_norms(call, batch) for batch in torch.split(x, batch_size)])
 
 
-def _finite_only(metrics: dict[str, float]) -> dict[str, float]:
+def _jacobian_norms(call: Call, x: Tensor) -> Tensor:
+    outputs, pull = torch.func.vjp(lambda points: call(points).flatten(1), x)
+    rows = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=x.device)[:, None].expand(-1, *outputs.shape)
+    gradients = torch.func.vmap(lambda row: pull(row)[0], chunk_size=20)(rows)
+    return gradients.flatten(2).square().sum((0, 2)).sqrt()
+
+
+def finite_only(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}

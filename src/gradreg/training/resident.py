@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,9 +33,13 @@ class Resident:
 
     def inputs(self, rows: Tensor | slice) -> Tensor:
         """The standardised inputs at these rows."""
-        batch = self.x[rows]
-        pixels = batch.float() / 255 if batch.dtype == torch.uint8 else batch
-        return (pixels - self.mean) / self.std
+        return standardised(self.x[rows], self.mean, self.std)
+
+
+def standardised(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Pixels of bytes to between 0 and 1, then mean 0 and variance 1, in the precision of the statistics."""
+    pixels = x.to(mean.dtype) / 255 if x.dtype == torch.uint8 else x.to(mean.dtype)
+    return (pixels - mean) / std
 
 
 @dataclass(frozen=True)
@@ -54,8 +58,11 @@ class RunData:
         return prediction * self.target_std + self.target_mean
 
 
-def prepare(dataset: Dataset, config: RunConfig, device: torch.device) -> RunData:
-    """The splits that the config asks for, on the device, standardised with the statistics of the training subset."""
+def prepare(dataset: Dataset, config: RunConfig, device: torch.device, *, beside: RunData | None = None) -> RunData:
+    """The splits that the config asks for, on the device, standardised with the statistics of the training subset.
+
+    What is evaluated is the same for every seed: it is shared with the run ``beside`` this one.
+    """
     parts = split(
         dataset,
         train_size=config.train_size,
@@ -64,17 +71,25 @@ def prepare(dataset: Dataset, config: RunConfig, device: torch.device) -> RunDat
         balanced=config.balanced,
     )
     scaler = Scaler.of(dataset, dataset.x_train[parts.train])
-    mean, std = (torch.as_tensor(values, dtype=torch.float32, device=device) for values in (scaler.mean, scaler.std))
+    dtype = dtype_of(config)
+    mean, std = (torch.as_tensor(values, dtype=dtype, device=device) for values in (scaler.mean, scaler.std))
 
     def resident(x: Array, y: Array) -> Resident:
         return Resident(_on_device(x, dataset.is_image, device), torch.as_tensor(y, device=device), mean, std)
 
     train = resident(dataset.x_train[parts.train], dataset.y_train[parts.train])
-    if config.evaluate_on == "validation":
+    if beside is not None:
+        evaluated = replace(beside.evaluated, mean=mean, std=std)
+    elif config.evaluate_on == "validation":
         evaluated = resident(dataset.x_train[parts.validation], dataset.y_train[parts.validation])
     else:
         evaluated = resident(dataset.x_test, dataset.y_test)
-    return RunData(train, evaluated, *_target_scale(dataset, dataset.y_train[parts.train], device))
+    scale = _target_scale(dataset, dataset.y_train[parts.train])
+    return RunData(train, evaluated, *(torch.as_tensor(values, dtype=dtype, device=device) for values in scale))
+
+
+def dtype_of(config: RunConfig) -> torch.dtype:
+    return torch.float64 if config.precision == "fp64" else torch.float32
 
 
 def _on_device(x: Array, is_image: bool, device: torch.device) -> Tensor:
@@ -83,8 +98,8 @@ def _on_device(x: Array, is_image: bool, device: torch.device) -> Tensor:
     return torch.as_tensor(np.ascontiguousarray(x), device=device)
 
 
-def _target_scale(dataset: Dataset, y: Array, device: torch.device) -> tuple[Tensor, Tensor]:
+def _target_scale(dataset: Dataset, y: Array) -> tuple[Array | float, Array | float]:
     if dataset.task == "classification":
-        return torch.zeros((), device=device), torch.ones((), device=device)
+        return 0.0, 1.0
     scaler = Scaler.of(dataset, y)
-    return torch.as_tensor(scaler.mean, device=device), torch.as_tensor(scaler.std, device=device)
+    return scaler.mean, scaler.std

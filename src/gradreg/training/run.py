@@ -17,7 +17,7 @@ from gradreg.models import build
 from gradreg.training.config import RunConfig
 from gradreg.training.provenance import provenance
 from gradreg.training.record import RunRecord
-from gradreg.training.resident import prepare
+from gradreg.training.resident import dtype_of, prepare
 from gradreg.training.session import Session
 
 #: Told after each evaluation: the number of steps done, and the curve so far.
@@ -41,15 +41,9 @@ def run(config: RunConfig, dataset: Dataset, *, device: str = "cpu", progress: P
     where = torch.device(device)
     started = time.perf_counter()
     with random_state_of(stream(config.seed, "dropout"), where), numerics(config.precision):
-        model = build(
-            config.model,
-            dataset.input_shape,
-            dataset.num_outputs,
-            dropout=config.dropout,
-            generator=Generator().manual_seed(stream(config.seed, "weights")),
-        ).to(where)
+        model = initial_model(config, dataset).to(where)
         session = Session(config, dataset.task, prepare(dataset, config, where), model)
-        for step in session.train(Generator().manual_seed(stream(config.seed, "draws"))):
+        for step in session.train():
             if progress is not None:
                 progress(step, session.curve)
         trained = time.perf_counter()
@@ -65,6 +59,13 @@ def run(config: RunConfig, dataset: Dataset, *, device: str = "cpu", progress: P
     return Trained(record, model)
 
 
+def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:
+    """The model before training, as the seed draws it."""
+    generator = Generator().manual_seed(stream(config.seed, "weights"))
+    shape, outputs = dataset.input_shape, dataset.num_outputs
+    return build(config.model, shape, outputs, dropout=config.dropout, generator=generator).to(dtype_of(config))
+
+
 def stream(seed: int, purpose: str) -> int:
     """A seed for each purpose, so that none depends on how much another draws."""
     return int.from_bytes(hashlib.sha256(f"{purpose} {seed}".encode()).digest()[:7], "little")
@@ -74,10 +75,10 @@ def stream(seed: int, purpose: str) -> int:
 def numerics(precision: str) -> Iterator[None]:
     """With or without TensorFloat-32, and sums in an order that repeats itself: one thread, fixed kernels."""
     matmul, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    torch.set_float32_matmul_precision("highest" if precision == "fp32" else "high")
+    torch.set_float32_matmul_precision("highest" if precision in ("fp32", "fp64") else "high")
     torch.set_num_threads(1)
     try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=precision != "fp32"):
+        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=precision in ("tf32", "bf16")):
             yield
     finally:
         torch.set_float32_matmul_precision(matmul)

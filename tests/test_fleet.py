@@ -1,0 +1,184 @@
+"""A member of a fleet against the same run alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_training import config, toy
+
+import gradreg as gr
+from gradreg.data import Dataset, load
+from gradreg.training import Fleet, RunConfig, run, shape_of
+
+MEMBERS = 3
+
+
+def members(base: RunConfig) -> list[RunConfig]:
+    """Three that differ in all that they may: seed, learning rate, weights, dropout."""
+
+    def penalties(factor: float) -> tuple[gr.Penalty, ...]:
+        return tuple(replace(penalty, weight=factor * penalty.weight) for penalty in base.penalties)
+
+    return [
+        replace(
+            base,
+            seed=seed,
+            learning_rate=base.learning_rate * (1 + seed),
+            penalties=penalties(1 + seed / 2),
+            dropout=None if base.dropout is None else base.dropout * (1 - seed / 10),
+        )
+        for seed in range(MEMBERS)
+    ]
+
+
+def assert_members_equal_single_runs(base: RunConfig, data: Dataset, tolerance: float = 1e-9) -> None:
+    configs = members(base)
+    for member, one in zip(Fleet(configs, data).train(), configs, strict=True):
+        alone = run(one, data)
+        assert member.record.config == one
+        tensors = dict(member.model.state_dict())
+        for name, expected in alone.model.state_dict().items():
+            torch.testing.assert_close(tensors[name], expected, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
+        for part in ("metrics", "gradient_norms", "curve"):
+            mine, theirs = getattr(member.record, part), getattr(alone.record, part)
+            assert mine.keys() == theirs.keys()
+            for name in theirs:
+                assert mine[name] == pytest.approx(theirs[name], rel=1e-6, abs=2e-5), (part, name)
+        assert (member.record.function is None) == (alone.record.function is None)
+
+
+PENALTIES = [
+    (),
+    (gr.SpectReg(weight=0.1),),
+    (gr.SpectReg(weight=0.1, forward="fresh", num_projections=2, projection="sphere"), gr.WeightDecay(weight=0.01)),
+    (gr.DoubleBack(weight=1.0), gr.ConfidencePenalty(weight=0.01)),
+    (gr.JacReg(weight=1.0),),
+    (gr.FrobReg(weight=0.01, schedule=gr.Schedule(warmup_steps=10, every=2)),),
+    (gr.RandomOneHot(weight=0.1, fraction=0.5), gr.LabelSmoothing(weight=0.1)),
+    (gr.TopK(weight=0.1, k=2, wrt="1"), gr.SoftmaxProjection(weight=0.1, norm="l2")),
+]
+
+
+@pytest.mark.parametrize("penalties", PENALTIES, ids=repr)
+def test_member_equals_the_run_alone(penalties: tuple[gr.Penalty, ...]) -> None:
+    data = toy()
+    base = config(
+        data, penalties=penalties, precision="fp64", num_steps=50, dropout=0.5, batch_size=7, num_evaluations=3, learning_rate=0.01
+    )
+    assert_members_equal_single_runs(base, data)
+
+
+@pytest.mark.parametrize("engine", ["linearized", "finite_difference", "forward"])
+def test_with_every_engine(engine: str) -> None:
+    data = toy()
+    base = config(data, penalties=(gr.SpectReg(weight=0.1),), precision="fp64", num_steps=20, batch_size=7, engine=engine)
+    # A difference over a step of 1e-8 makes 1e-8 of what is rounding elsewhere.
+    assert_members_equal_single_runs(base, data, 1e-9 if engine == "linearized" else 1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_convolutions(optimizer: str) -> None:
+    data = load("digits")
+    base = config(
+        data,
+        data="digits",
+        fingerprint=data.fingerprint,
+        model="lenet",
+        penalties=(gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.0005)),
+        precision="fp64",
+        optimizer=optimizer,
+        num_steps=50,
+        train_size=40,
+        dropout=0.4,
+        num_evaluations=1,
+        learning_rate=0.003,
+    )
+    assert_members_equal_single_runs(base, data)
+
+
+OWN = """
+from torch import nn
+
+def make(num_outputs: int, input_shape: tuple[int, ...], generator=None) -> nn.Module:
+    model = nn.Sequential(
+        nn.Conv2d(input_shape[0], 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout2d(0.2), nn.Flatten(), nn.Linear(108, num_outputs)
+    )
+    for parameter in model.parameters():
+        parameter.data.uniform_(-0.3, 0.3, generator=generator)
+    return model
+"""
+
+
+@pytest.mark.parametrize("penalties", [(), (gr.DoubleBack(weight=0.1),), (gr.SpectReg(weight=0.1, batch_norm="frozen"),)], ids=repr)
+def test_ones_own_model_with_running_statistics(tmp_path, penalties) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    data = load("digits")
+    base = config(
+        data,
+        data="digits",
+        fingerprint=data.fingerprint,
+        model=f"{tmp_path / 'own.py'}:make",
+        penalties=penalties,
+        precision="fp64",
+        num_steps=20,
+        train_size=40,
+        num_evaluations=2,
+        learning_rate=0.003,
+    )
+    assert_members_equal_single_runs(base, data)
+
+
+def test_regression_with_its_learned_function() -> None:
+    data = load("sin")
+    base = RunConfig(
+        data="sin",
+        fingerprint=data.fingerprint,
+        model="mlp",
+        train_size=20,
+        validation_size=10,
+        num_steps=30,
+        precision="fp64",
+        penalties=(gr.SpectReg(weight=0.1),),
+    )
+    assert_members_equal_single_runs(base, data)
+    (member,) = Fleet([base], data).train()
+    alone = run(base, data).record.function
+    assert member.record.function is not None
+    assert alone is not None
+    for name, column in alone.items():
+        assert member.record.function[name] == pytest.approx(column, abs=2e-5)
+
+
+def test_a_member_that_diverges_is_frozen_and_the_others_go_on() -> None:
+    data = toy()
+    base = config(data, num_steps=40, precision="fp64", penalties=(gr.FrobReg(weight=0.1),), num_evaluations=4)
+    wild = replace(base, seed=1, learning_rate=1e200)
+    calm, diverged, other = Fleet([base, wild, replace(base, seed=2)], data).train()
+    assert [m.record.metrics["diverged"] for m in (calm, diverged, other)] == [0, 1, 0]
+    assert diverged.record.metrics == pytest.approx(run(wild, data).record.metrics)
+    assert len(diverged.record.curve.get("step", [])) < 4
+    assert calm.record.metrics == pytest.approx(run(base, data).record.metrics, rel=1e-6)
+
+
+def test_members_must_have_one_shape() -> None:
+    data = toy()
+    with pytest.raises(ValueError, match="these 2 configs have 2.*differ in.*seed, learning_rate"):
+        Fleet([config(data), config(data, num_steps=7)], data)
+
+
+def test_shape_ignores_what_may_differ() -> None:
+    data = toy()
+    base = config(data, penalties=(gr.SpectReg(weight=0.1),), dropout=0.5)
+    assert len({shape_of(member) for member in members(base)}) == 1
+    assert shape_of(base) != shape_of(replace(base, dropout=0.0))
+    assert shape_of(base) != shape_of(replace(base, penalties=(gr.SpectReg(weight=0.1, num_projections=2),)))
+
+
+def test_leaves_the_global_state_alone() -> None:
+    data = toy()
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    Fleet([config(data, num_steps=3)], data).train()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
