@@ -14,16 +14,29 @@ from torch.fx.experimental.proxy_tensor import make_fx
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 
 
+class TraceError(RuntimeError):
+    """The step cannot be written down as one graph of operations on tensors."""
+
+
 def trace(function: Callable[..., Any], *args: Any) -> GraphModule:
     """The operations that the function ran on these arguments, its own differentiation among them, as one graph.
 
     What is traced is what eager mode does: every kind of differentiation, hook and mode is gone from the graph, and only
     operations on tensors are left.
     """
-    graph = make_fx(function)(*args)
+    try:
+        graph = make_fx(function)(*args)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise TraceError(f"the step cannot be written down as one graph: {_first_line(error)}") from error
     graph.graph.eliminate_dead_code()
     graph.recompile()
     return graph
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
 
 class Program:
@@ -53,7 +66,7 @@ class Program:
 
     def _captured(self) -> Callable[[], None]:
         compiled = torch.compile(self.graph, fullgraph=True, dynamic=False)
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             scratch = [t.clone() for t in self.state]

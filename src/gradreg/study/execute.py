@@ -1,4 +1,4 @@
-"""Executing runs on this machine: skip what is recorded, record what is done."""
+"""Executing runs on this machine, in fleets where they fit together: skip what is recorded, record what is done."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gradreg.data import Dataset
 from gradreg.study.records import Store
-from gradreg.training import RunConfig, RunRecord, run
+from gradreg.training import RunConfig, RunRecord
+from gradreg.training.together import in_fleets, train_together
 
 #: Told of each record as it is there, new or found.
 Watcher = Callable[[RunRecord], None]
@@ -34,6 +35,7 @@ class Executor:
     device: str = "cpu"
     num_workers: int = 1
     watch: Watcher | None = None
+    _workers: list[_Workers] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __call__(self, configs: Iterable[RunConfig]) -> list[RunRecord]:
         """The records of these configs, in their order. Whatever is finished when it is interrupted stays recorded."""
@@ -53,23 +55,37 @@ class Executor:
                 self.watch(record)
 
     def _run_all(self, configs: list[RunConfig]) -> Iterator[RunRecord]:
-        if self.num_workers == 1 or len(configs) < 2:
-            for config in configs:
-                yield run(config, self.dataset, device=self.device).record
+        fleets = list(in_fleets(configs, self.device, self.num_workers))
+        if self.num_workers == 1 or len(fleets) < 2:
+            for fleet in fleets:
+                yield from train_together(fleet, self.dataset, self.device)
             return
-        workers = min(self.num_workers, len(configs))
-        others = set(multiprocessing.active_children())
-        spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
-        pool = ProcessPoolExecutor(workers, spawn, _Worker.start, (self.dataset, self.device))
+        if not self._workers:
+            self._workers.append(_Workers(self.num_workers, self.dataset, self.device))
         try:
-            for finished in as_completed([pool.submit(_Worker.work, config) for config in configs]):
-                yield finished.result()
+            for records in self._workers[0].train(fleets):
+                yield from records
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in set(multiprocessing.active_children()) - others:
-                worker.terminate()
+            self._workers.pop().stop()
             raise
-        pool.shutdown()
+
+
+class _Workers:
+    """Processes that stay for the next call: to start one takes seconds."""
+
+    def __init__(self, number: int, dataset: Dataset, device: str) -> None:
+        self._others = set(multiprocessing.active_children())
+        spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
+        self._pool = ProcessPoolExecutor(number, spawn, _Worker.start, (dataset, device))
+
+    def train(self, fleets: list[list[RunConfig]]) -> Iterator[list[RunRecord]]:
+        for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets]):
+            yield finished.result()
+
+    def stop(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        for worker in set(multiprocessing.active_children()) - self._others:
+            worker.terminate()
 
 
 class _Worker:
@@ -84,8 +100,8 @@ class _Worker:
         cls.dataset, cls.device = dataset, device
 
     @classmethod
-    def work(cls, config: RunConfig) -> RunRecord:
-        return run(config, cls.dataset, device=cls.device).record
+    def work(cls, fleet: list[RunConfig]) -> list[RunRecord]:
+        return list(train_together(fleet, cls.dataset, cls.device))
 
 
 def default_workers(device: str) -> int:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gradreg.data.dataset import Task
 from gradreg.training import metrics
 from gradreg.training.config import RunConfig
+from gradreg.training.metrics import Call
 from gradreg.training.resident import RunData, standardised
 
 #: Parameters and buffers by name.
@@ -63,7 +64,7 @@ class Evaluator:
     def autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
-    def _call(self, tensors: Tensors) -> metrics.Call:
+    def _call(self, tensors: Tensors) -> Call:
         return lambda x: torch.func.functional_call(self.model, tensors, (x,))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from gradreg.data import Dataset
 from gradreg.draws import Draws
-from gradreg.engines import Engine, engine_of
+from gradreg.engines import Engine
 from gradreg.engines.forward_pass import random_state_of
 from gradreg.engines.program import Program
 from gradreg.engines.twice import FastTwice
@@ -73,8 +73,8 @@ class Fleet:
         shapes = {shape_of(config) for config in configs}
         if len(shapes) != 1:
             raise ValueError(
-                f"a fleet needs members of one shape, and these {len(configs)} configs have {len(shapes)}: they may differ in "
-                "seed, learning_rate, dropout and the weights of penalties alone. Group them with gradreg.training.shape_of."
+                f"a fleet needs members of one shape, and these {len(configs)} configs have {len(shapes)}: they may differ "
+                "in seed, learning_rate, dropout and penalties' weights alone. Group them with gradreg.training.shape_of."
             )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
 
@@ -84,7 +84,8 @@ class Fleet:
         first = self.configs[0]
         with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
             session = _Session.start(self.configs, self.dataset, self.device)
-            session.train()
+            for _ in session.train():
+                pass
             trained = time.perf_counter()
             records, models = session.records(), [session.model_of(member) for member in range(len(self.configs))]
         seconds = {
@@ -108,6 +109,7 @@ class _Session:
     buffers: Tensors
     rates: Tensor | None
     curves: list[dict[str, list[float]]]
+    alive: list[bool] = field(default_factory=list)
 
     @classmethod
     def start(cls, configs: list[RunConfig], dataset: Dataset, device: torch.device) -> _Session:
@@ -130,13 +132,15 @@ class _Session:
             [{} for _ in configs],
         )
 
-    def train(self) -> None:
+    def train(self) -> Iterator[int]:
+        """Train to the end; give the number of steps done after each, which on a GPU may still be running."""
         step = _Step(self)
         evaluate_at = evaluation_steps(step.config)
         for number, rows in enumerate(batches(step.y.shape[1], step.config, step.keys)):
             step(number, rows)
             if number + 1 in evaluate_at:
                 self._add_points(number + 1, step)
+            yield number + 1
         self.alive = step.alive.tolist()
 
     def model_of(self, member: int) -> nn.Module:
@@ -241,18 +245,21 @@ class _Step:
         self.objective = objective_of(self.config, session.dataset.task)
         self.objective.engine = _transformed(self.objective.engine)
         device, members = session.data[0].train.x.device, len(session.configs)
-        number = {"dtype": dtype_of(self.config), "device": device}
+
+        def zeros() -> Tensor:
+            return torch.zeros(members, dtype=dtype_of(self.config), device=device)
+
         self.x = torch.stack([data.train.x for data in session.data])
         self.y = torch.stack([targets(data, session.dataset.task) for data in session.data])
         self.keys = torch.tensor([key_of(config) for config in session.configs], device=device)
         self.moments = {name: self.optimizer.start(p) for name, p in session.parameters.items()}
         self.alive = torch.ones(members, dtype=torch.bool, device=device)
-        self.sums = {name: torch.zeros(members, **number) for name in ("train_loss", *self._names())}
+        self.sums = {name: zeros() for name in ("train_loss", *self._names())}
         self.counts = dict.fromkeys(self.sums, 0)
         self.number = torch.zeros((), dtype=torch.long, device=device)
         self.rows = torch.zeros(members, min(self.config.batch_size, self.x.shape[1]), dtype=torch.long, device=device)
-        self.learning_rates = torch.zeros(members, **number)
-        self.weights = {name: torch.zeros(members, **number) for name in self._names()}
+        self.learning_rates = zeros()
+        self.weights = {name: zeros() for name in self._names()}
         self.programs: dict[tuple[str, ...], Program] = {}
         self._last: tuple[Any, ...] = ()
 
@@ -313,13 +320,10 @@ class _Step:
         rows, number, rates, *weights, keys = inputs
         gradients, totals, values, new_buffers = self._gradients(active, parameters, buffers, rows, number, weights, keys)
         alive.logical_and_(totals.isfinite())
+        rates = torch.where(alive, rates, 0)
         for name, parameter in parameters.items():
-            lives = _beside(alive, parameter)
-            rate = _beside(rates, parameter)
-            new, new_moments = self.optimizer.step(parameter, gradients[name], moments[name], rate, (number + 1).to(rate.dtype))
-            parameter.copy_(torch.where(lives, new, parameter))
-            for old, moment in zip(moments[name], new_moments, strict=True):
-                old.copy_(torch.where(lives, moment, old))
+            gradient = torch.where(_beside(alive, parameter), gradients[name], 0)
+            self.optimizer.step(parameter, gradient, moments[name], _beside(rates, parameter), (number + 1).to(rates.dtype))
         for name, buffer in buffers.items():
             buffer.copy_(torch.where(_beside(alive, buffer), new_buffers[name], buffer))
         for total, value in zip(sums, values, strict=True):

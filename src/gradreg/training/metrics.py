@@ -50,9 +50,9 @@ def gradient_norms(call: Call, x: Tensor, batch_size: int) -> Tensor:
 
 
 def _jacobian_norms(call: Call, x: Tensor) -> Tensor:
-    outputs, pull = torch.func.vjp(lambda points: call(points).flatten(1), x)
+    outputs, pull = torch.func.vjp(lambda points: call(points).flatten(1), x)  # type: ignore[misc]
     rows = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=x.device)[:, None].expand(-1, *outputs.shape)
-    gradients = torch.func.vmap(lambda row: pull(row)[0], chunk_size=20)(rows)
+    gradients: Tensor = torch.func.vmap(lambda row: pull(row)[0], chunk_size=20)(rows)
     return gradients.flatten(2).square().sum((0, 2)).sqrt()
 
 

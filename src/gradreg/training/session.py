@@ -19,7 +19,7 @@ from gradreg.training.resident import Resident, RunData
 from gradreg.training.schedule import batches, evaluation_steps, key_of, learning_rate_factor, some
 
 #: At most so many points of a split for the curve, for gradient norms, and for the learned function.
-CURVE_POINTS, NORM_POINTS, FUNCTION_POINTS = 1000, 200, 300
+CURVE_POINTS, NORM_POINTS, FUNCTION_POINTS = 500, 200, 300
 
 
 @dataclass
