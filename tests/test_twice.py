@@ -20,6 +20,7 @@ LAYERS = {
     "conv2d unequal": lambda: (nn.Conv2d(2, 3, (3, 2), padding=(2, 0)), (3, 2, 5, 6)),
     "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1), (3, 4, 7)),
     "conv3d": lambda: (nn.Conv3d(2, 3, 2, stride=2), (3, 2, 5, 4, 4)),
+    "relu": lambda: (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (6, 4)),
     "batch norm 1d": lambda: (nn.BatchNorm1d(4), (5, 4)),
     "batch norm 2d": lambda: (nn.BatchNorm2d(4), (3, 4, 3, 2)),
     "batch norm without affine": lambda: (nn.BatchNorm2d(4, affine=False, track_running_stats=False), (3, 4, 3, 2)),

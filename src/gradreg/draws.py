@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 _ODD, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_SHIFT = 0xD1B54A32D192ED03  # so that part 0 of key 0 is no fixed point
 _ALL = 2**64 - 1
 
 
@@ -39,7 +40,7 @@ class Draws:
         """An independent source for this purpose, step or number."""
         key = self.key
         for part in path:
-            key = _mixed(_sum(_mixed(_sum(key, _ODD)), _number(part)))
+            key = _mixed(_sum(_sum(key, _SHIFT), _number(part)))
         return Draws(key)
 
     def bits(self, *shape: int, device: torch.device | str | None = None) -> Tensor:
@@ -72,7 +73,9 @@ def _unit(bits: Tensor, drop: int) -> Tensor:
 
 
 def _number(part: str | int | Tensor) -> int | Tensor:
-    return int.from_bytes(hashlib.sha256(part.encode()).digest()[:8], "little") if isinstance(part, str) else part
+    if isinstance(part, str):
+        return int.from_bytes(hashlib.sha256(part.encode()).digest()[:8], "little")
+    return part * _signed(_ODD) if isinstance(part, Tensor) else _signed(part * _ODD)
 
 
 @overload

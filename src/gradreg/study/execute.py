@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -97,11 +99,26 @@ class _Worker:
     @classmethod
     def start(cls, dataset: Dataset, device: str) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
+        _keep_freed_memory()
         cls.dataset, cls.device = dataset, device
 
     @classmethod
     def work(cls, fleet: list[RunConfig]) -> list[RunRecord]:
         return list(train_together(fleet, cls.dataset, cls.device))
+
+
+def _keep_freed_memory() -> None:
+    """Let the C library keep what a step frees for the next one; else the system hands it out page by page each time.
+
+    Costs a tenth to a sixth of a fleet's step otherwise. Only where the library is GNU's.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL("libc.so.6").mallopt
+        mallopt(_MMAP_THRESHOLD, 2**30)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def default_workers(device: str) -> int:

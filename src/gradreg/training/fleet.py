@@ -22,7 +22,7 @@ from gradreg.sources import KeyedSource
 from gradreg.training.config import RunConfig
 from gradreg.training.evaluator import Evaluator, Scales, Tensors
 from gradreg.training.metrics import finite_only, squared_weight_norm
-from gradreg.training.optimizers import Optimizer
+from gradreg.training.optimizers import Optimizer, beside
 from gradreg.training.provenance import provenance
 from gradreg.training.record import RunRecord
 from gradreg.training.resident import RunData, dtype_of, prepare, standardised
@@ -320,12 +320,10 @@ class _Step:
         rows, number, rates, *weights, keys = inputs
         gradients, totals, values, new_buffers = self._gradients(active, parameters, buffers, rows, number, weights, keys)
         alive.logical_and_(totals.isfinite())
-        rates = torch.where(alive, rates, 0)
-        for name, parameter in parameters.items():
-            gradient = torch.where(_beside(alive, parameter), gradients[name], 0)
-            self.optimizer.step(parameter, gradient, moments[name], _beside(rates, parameter), (number + 1).to(rates.dtype))
+        kept = {name: torch.where(beside(alive, g), g, 0) for name, g in gradients.items()}
+        self.optimizer.step(parameters, kept, moments, torch.where(alive, rates, 0), number + 1)
         for name, buffer in buffers.items():
-            buffer.copy_(torch.where(_beside(alive, buffer), new_buffers[name], buffer))
+            buffer.copy_(torch.where(beside(alive, buffer), new_buffers[name], buffer))
         for total, value in zip(sums, values, strict=True):
             total.add_(torch.where(alive, value, 0).to(total.dtype))
 
@@ -409,8 +407,3 @@ def _by_member(columns: Tensors) -> list[dict[str, float]]:
     """From one tensor a name to one dict a member."""
     lists = {name: column.tolist() for name, column in columns.items()}
     return [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)]
-
-
-def _beside(values: Tensor, tensor: Tensor) -> Tensor:
-    """One value a member, shaped to broadcast over the tensor."""
-    return values.view(-1, *[1] * (tensor.ndim - 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +10,8 @@ import torch
 from torch import Tensor
 
 BETA1, BETA2, EPSILON, MOMENTUM = 0.9, 0.999, 1e-8, 0.9
+
+Tensors = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -18,27 +21,41 @@ class Optimizer:
     name: Literal["adam", "sgd"]
 
     def start(self, parameter: Tensor) -> list[Tensor]:
-        """The state before the first step."""
+        """The state of a parameter before the first step."""
         return [torch.zeros_like(parameter) for _ in range(2 if self.name == "adam" else 1)]
 
-    def step(self, parameter: Tensor, gradient: Tensor, state: list[Tensor], rate: Tensor, count: Tensor) -> None:
-        """One step with this learning rate; ``count`` is the number of steps, this one too."""
-        if self.name == "adam":
-            _adam(parameter, gradient, state, rate, count)
-        else:
-            _sgd(parameter, gradient, state, rate)
+    def step(
+        self, parameters: Tensors, gradients: Tensors, states: Mapping[str, list[Tensor]], rates: Tensor, count: Tensor
+    ) -> None:
+        """One step with these learning rates; ``count`` is the number of steps, this one too."""
+        step = _adam if self.name == "adam" else _sgd
+        step(parameters, gradients, states, rates, count.to(rates.dtype))
 
 
-def _adam(parameter: Tensor, gradient: Tensor, state: list[Tensor], rate: Tensor, count: Tensor) -> None:
-    mean, square = state
+def _adam(parameters: Tensors, gradients: Tensors, states: Mapping[str, list[Tensor]], rates: Tensor, count: Tensor) -> None:
     # The two corrections of the start go into the small factors, not into passes over the parameters.
-    mean.lerp_(gradient, 1 - BETA1)
-    square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
     correction = (1 - BETA2**count).sqrt()
-    parameter.addcdiv_(mean * (-rate * correction / (1 - BETA1**count)), square.sqrt().add_(EPSILON * correction))
+    factors, epsilon = -rates * correction / (1 - BETA1**count), EPSILON * correction
+    for name, parameter in parameters.items():
+        gradient, (mean, square) = gradients[name], states[name]
+        mean.lerp_(gradient, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+        parameter.addcdiv_(mean * beside(factors, mean), square.sqrt().add_(epsilon))
 
 
-def _sgd(parameter: Tensor, gradient: Tensor, state: list[Tensor], rate: Tensor) -> None:
-    (velocity,) = state
-    velocity.mul_(MOMENTUM).add_(gradient)
-    parameter.addcmul_(gradient.add(velocity, alpha=MOMENTUM), -rate)
+def _sgd(
+    parameters: Tensors,
+    gradients: Tensors,
+    states: Mapping[str, list[Tensor]],
+    rates: Tensor,
+    count: Tensor,  # noqa: ARG001
+) -> None:
+    for name, parameter in parameters.items():
+        gradient, (velocity,) = gradients[name], states[name]
+        velocity.mul_(MOMENTUM).add_(gradient)
+        parameter.addcmul_(gradient.add(velocity, alpha=MOMENTUM), -beside(rates, parameter))
+
+
+def beside(values: Tensor, tensor: Tensor) -> Tensor:
+    """One value a member, shaped to broadcast over the tensor."""
+    return values.view(-1, *[1] * (tensor.ndim - 1))

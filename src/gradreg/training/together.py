@@ -9,6 +9,7 @@ import torch
 
 from gradreg.data import Dataset
 from gradreg.engines.program import TraceError
+from gradreg.penalties import GradientPenalty
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import Fleet, shape_of
 from gradreg.training.record import RunRecord
@@ -16,6 +17,8 @@ from gradreg.training.run import run
 
 #: Members of a fleet at most, by kind of device: from there on more gain nothing, and a fleet that is stopped loses more.
 LARGEST = {"cpu": 32, "cuda": 256}
+#: Below this a fleet is not split among workers: each has to be traced.
+SMALLEST = 10
 #: Models whose layers are wide enough to keep a device busy alone.
 LARGE = ("resnet", "resnet18")
 
@@ -31,10 +34,17 @@ def in_fleets(configs: Sequence[RunConfig], device: str, num_workers: int = 1) -
     groups: dict[RunConfig, list[RunConfig]] = {}
     for config in configs:
         groups.setdefault(shape_of(config), []).append(config)
-    for members in groups.values():
+    for members in sorted(groups.values(), key=_cost, reverse=True):
         largest = 1 if members[0].model in LARGE else LARGEST.get(torch.device(device).type, 32)
-        size = _even(len(members), min(largest, math.ceil(len(members) / num_workers)))
+        share = max(SMALLEST, math.ceil(len(members) / num_workers))
+        size = _even(len(members), min(largest, share))
         yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def _cost(members: list[RunConfig]) -> int:
+    """Roughly, to begin with what takes longest: whole Jacobians cost a multiple of one gradient."""
+    whole = any(isinstance(p, GradientPenalty) and p.rows_are_one_jacobian for p in members[0].penalties)
+    return len(members) * (5 if whole else 1)
 
 
 def _even(total: int, at_most: int) -> int:

@@ -13,10 +13,11 @@ from torch.overrides import TorchFunctionMode
 from gradreg.engines.twice.batch_norm import batch_norm
 from gradreg.engines.twice.convolution import convolution
 from gradreg.engines.twice.geometry import Geometry
+from gradreg.engines.twice.relu import relu
 
 
 class FastTwice(TorchFunctionMode):
-    """While active, convolutions and batch norm are those that are fast when differentiated twice, in any model."""
+    """While active, convolutions, batch norm and ReLU are those that are fast when differentiated twice, in any model."""
 
     def __torch_function__(
         self,
@@ -27,6 +28,8 @@ class FastTwice(TorchFunctionMode):
     ) -> Any:
         if func is F.batch_norm:
             return batch_norm(*args, **kwargs or {})
+        if func in (F.relu, torch.relu):
+            return relu(*args, **kwargs or {})
         if func in _CONVOLUTIONS:
             return _convolution(func, *args, **kwargs or {})
         return func(*args, **kwargs or {})
