@@ -11,7 +11,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gradreg.draws import Draws
-from gradreg.engines import Engine, Evaluation, engine_of
+from gradreg.engines import Compiled, DoubleBackward, Engine, Evaluation, engine_of
 from gradreg.engines.forward_pass import Pass, Randomness, call
 from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
@@ -110,7 +110,30 @@ class Objective:
             step: the number of the training step, for penalties with a schedule.
         """
         self._check_usable(unlabeled)
-        return self.evaluate(model, x, y, self.active(step), unlabeled=unlabeled, source=_source(generator))
+        active = self.active(step)
+        if isinstance(self.engine, Compiled):
+            return self._compiled(self.engine, model, (x, y, unlabeled), active, generator)
+        return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
+
+    def _compiled(
+        self, engine: Compiled, model: Model, data: Any, active: Sequence[Job], generator: Generator | Draws | None
+    ) -> Terms:
+        """The same as one graph: weights and the key for random numbers become tensors."""
+        _check_grad_mode(active)
+
+        def whole(model: nn.Module, data: Any, weights: Sequence[Tensor], key: Tensor) -> tuple[Any, ...]:
+            x, y, unlabeled = data
+            jobs = [job._replace(weight=weight) for job, weight in zip(active, weights, strict=True)]
+            terms = replaced.evaluate(model, x, y, jobs, unlabeled=unlabeled, source=KeyedSource(Draws(key)))
+            return terms.total, terms.loss, terms.penalties, terms.logits
+
+        replaced = Objective(self.loss, *self.penalties, engine=engine.traced, class_dim=self.class_dim, check_finite=False)
+        twice = any(isinstance(job.penalty, GradientPenalty) for job in active) and isinstance(engine.inner, DoubleBackward)
+        weights = {job.name: float(job.weight) for job in active}
+        terms = Terms(*engine.terms(whole, model, data, weights, _key(generator), owner=self, twice=twice))
+        if self.check_finite and active and not terms.total.isfinite():
+            _raise_not_finite({"total": terms.total} | terms.penalties, terms.logits)
+        return terms
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""
@@ -157,7 +180,7 @@ class Objective:
                     values[name] = torch.cat([values[name], more_values])
         means = {name: value.mean() for name, value in values.items()}
         if self.check_finite and not torch.stack([*means.values()]).isfinite().all():
-            _raise_not_finite(means, batch)
+            _raise_not_finite(means, batch.evaluated.logits)
         return means
 
     def _probe(self, penalty: Penalty, batch: _Batch, source: Source) -> Probe:
@@ -173,6 +196,7 @@ class Objective:
             logits=logits,
             vjp=vjp,
             jvp=jvp,
+            recompute=not getattr(self.engine, "transformed", False),
             targets=batch.y,
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
             source=source,
@@ -236,6 +260,13 @@ def _trainable_parameters(model: Model) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else {}
 
 
+def _key(generator: Generator | Draws | None) -> int:
+    if isinstance(generator, Draws):
+        return int(generator.key)
+    device = "cpu" if generator is None else generator.device
+    return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
+
+
 def _source(generator: Generator | Draws | None) -> Source:
     return KeyedSource(generator) if isinstance(generator, Draws) else GeneratorSource(generator, forked=True)
 
@@ -260,11 +291,11 @@ def _check_batch(logits: Tensor, y: Any, active: Sequence[Job]) -> None:
         )
 
 
-def _raise_not_finite(means: dict[str, Tensor], batch: _Batch) -> None:
+def _raise_not_finite(means: dict[str, Tensor], logits: Tensor) -> None:
     name, value = next((name, value.item()) for name, value in means.items() if not value.isfinite())
     cause = (
         "the model's output is not finite either, so training has diverged: lower the learning rate or check the data"
-        if not batch.evaluated.logits.isfinite().all()
+        if not logits.isfinite().all()
         else "the gradient overflowed: lower the weight or the learning rate, warm the penalty up with "
         "Schedule(warmup_steps=...), or leave float16 for bfloat16"
     )

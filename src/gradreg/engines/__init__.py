@@ -1,12 +1,15 @@
 """How the penalties are differentiated. One file an engine."""
 
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
+from gradreg.engines.compiled import Compiled
 from gradreg.engines.double_backward import DoubleBackward
 from gradreg.engines.finite_difference import FiniteDifference
 from gradreg.engines.forward import Forward
 from gradreg.engines.linearized import Linearized
 
-ENGINES: dict[str, type[Engine]] = {kind.name: kind for kind in (DoubleBackward, Linearized, FiniteDifference, Forward)}
+ENGINES: dict[str, type[Engine]] = {
+    kind.name: kind for kind in (DoubleBackward, Compiled, Linearized, FiniteDifference, Forward)
+}
 
 
 def engine_of(engine: str | Engine) -> Engine:
@@ -20,6 +23,7 @@ def engine_of(engine: str | Engine) -> Engine:
 
 __all__ = [
     "ENGINES",
+    "Compiled",
     "DifferentiationError",
     "DoubleBackward",
     "Engine",

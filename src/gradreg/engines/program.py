@@ -54,7 +54,7 @@ class Program:
     def __init__(self, step: Step, state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         self.state, self.inputs = list(state), list(inputs)
         with torch.no_grad():
-            self.graph = trace(step, [t.clone() for t in self.state], self.inputs)
+            self.graph = trace(lambda state, inputs: step(state, inputs), [t.clone() for t in self.state], self.inputs)
             self._run = self._captured() if self.state[0].is_cuda else self._replay
 
     def __call__(self) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.engines.normalisation import PlainNormalisation
+from gradreg.engines.twice import pytorchs_layers
 from gradreg.penalties.probe import JVP
 
 #: The logits as a function of how far each point is moved.
@@ -24,7 +25,7 @@ def by_forward_mode(function: Function, points: Sequence[Tensor]) -> JVP:
     zeros = tuple(torch.zeros_like(point) for point in points)
 
     def one(tangents: Sequence[Tensor]) -> Tensor:
-        with PlainNormalisation(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
+        with pytorchs_layers(), PlainNormalisation(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
             product: Tensor = torch.func.jvp(function, zeros, tuple(tangents))[1]
         return product
 

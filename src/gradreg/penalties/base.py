@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gradreg.penalties.norm import Norm, check_norm, power_sum, size
-from gradreg.penalties.probe import VJP, Probe
+from gradreg.penalties.probe import Probe
 from gradreg.penalties.schedule import ALWAYS, Schedule
 
 BatchNorm = Literal["train", "frozen", "running"]
@@ -132,7 +132,7 @@ class GradientPenalty(Penalty):
 
     def _differentiated_twice(self, probe: Probe) -> Tensor:
         assert probe.vjp is not None
-        return self._value(row_powers(probe.vjp, self._full_cotangents(probe), self.norm, self.chunk_size))
+        return self._value(row_powers(probe, self._full_cotangents(probe), self.norm, self.chunk_size))
 
     def _by_tangents_of_the_gradient(self, probe: Probe) -> Tensor:
         r"""The value from a plain gradient :math:`u = J^T c`, its derivative from a product with the Jacobian.
@@ -182,8 +182,10 @@ class GradientPenalty(Penalty):
         return cotangents.expand(len(cotangents), *probe.logits.shape)
 
 
-def row_powers(vjp: VJP, cotangents: Tensor, norm: Norm, chunk_size: int | None) -> Tensor:
+def row_powers(probe: Probe, cotangents: Tensor, norm: Norm, chunk_size: int | None) -> Tensor:
     """Power sums of the gradient of every cotangent and example, ``[num, batch]``, chunk by chunk."""
+    vjp = probe.vjp
+    assert vjp is not None
 
     def one_chunk(chunk: Tensor) -> Tensor:
         return power_sum(vjp(chunk), norm)
@@ -191,5 +193,7 @@ def row_powers(vjp: VJP, cotangents: Tensor, norm: Norm, chunk_size: int | None)
     if chunk_size is None or chunk_size >= len(cotangents):
         return one_chunk(cotangents)
     chunks = torch.split(cotangents, chunk_size)
+    if not probe.recompute:
+        return torch.cat([one_chunk(chunk) for chunk in chunks])
     # Without rematerialisation every chunk's graph would stay alive until the backward pass, and chunks would save nothing.
     return torch.cat([checkpoint(one_chunk, c, use_reentrant=False, preserve_rng_state=False) for c in chunks])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -26,6 +28,8 @@ class FastTwice(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        if _PAUSED.get():
+            return func(*args, **kwargs or {})
         if func is F.batch_norm:
             return batch_norm(*args, **kwargs or {})
         if func in (F.relu, torch.relu):
@@ -33,6 +37,19 @@ class FastTwice(TorchFunctionMode):
         if func in _CONVOLUTIONS:
             return _convolution(func, *args, **kwargs or {})
         return func(*args, **kwargs or {})
+
+
+_PAUSED: ContextVar[bool] = ContextVar("paused", default=False)
+
+
+@contextmanager
+def pytorchs_layers() -> Iterator[None]:
+    """PyTorch's own layers for the while, inside FastTwice too: ours have no forward mode."""
+    token = _PAUSED.set(True)
+    try:
+        yield
+    finally:
+        _PAUSED.reset(token)
 
 
 _CONVOLUTIONS = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}

@@ -1,0 +1,191 @@
+"""Loss, penalties and gradients as one compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.utils import _pytree as pytree
+
+from gradreg.engines.base import DifferentiationError, Engine, Evaluation
+from gradreg.engines.double_backward import DoubleBackward
+from gradreg.engines.forward_pass import Pass
+from gradreg.engines.inputs import Inputs
+from gradreg.engines.program import Program, TraceError
+from gradreg.engines.twice import FastTwice
+
+#: From the model, the data, the weights of the penalties and a key for random numbers, to total, loss, values and logits.
+Whole = Callable[[nn.Module, Any, Sequence[Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """The whole objective and its gradients by the parameters, traced once and run as one graph.
+
+    On a GPU compiled by ``torch.compile`` and captured in a CUDA graph; on the CPU replayed operation by operation.
+    The gradients are there when the objective returns; ``terms.total.backward()`` hands them to the parameters, and
+    ``loss``, ``penalties`` and ``logits`` are plain numbers. It is traced anew for other shapes, modes and penalties, so a
+    last batch that is smaller costs another compilation: use ``drop_last=True``. Control flow may depend on shapes and
+    on ``model.training``, not on values. Random numbers come from a key that is drawn from the generator in each call.
+
+    Attributes:
+        inner: the engine that is compiled.
+
+    Cost: that of the inner engine, without overhead; tens of seconds to compile on a GPU.
+    """
+
+    name: ClassVar[str] = "compiled"
+
+    inner: Engine = DoubleBackward()  # noqa: RUF009
+
+    def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
+        return self.inner.evaluate(model, inputs, wrt=wrt, how=how)
+
+    @property
+    def traced(self) -> Engine:
+        """The inner engine as it is traced. Autograd's own vectorised backward passes lose derivatives of our layers."""
+        return replace(self.inner, transformed=True) if hasattr(self.inner, "transformed") else self.inner  # type: ignore[type-var]
+
+    def terms(
+        self, whole: Whole, model: Any, data: Any, weights: dict[str, float], key: int, *, owner: object, twice: bool
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+        """Total, loss, penalties and logits; the total gives its gradients to the parameters.
+
+        Args:
+            whole: what to compute.
+            model: the module.
+            data: inputs, targets and unlabelled inputs, in any nesting.
+            weights: of the penalties that act, by name.
+            key: for random numbers.
+            owner: whose computation this is: another owner's is traced anew.
+            twice: whether a gradient is differentiated.
+        """
+        if not isinstance(model, nn.Module):
+            raise TypeError(
+                f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
+            )
+        tensors, structure = pytree.tree_flatten(data)
+        place = (self, owner, _signature(model, tensors), structure, tuple(weights), twice)
+        kept = _PREPARED.setdefault(model, {})
+        if place not in kept:
+            kept[place] = Prepared(whole, model, tensors, structure, list(weights), FastTwice if twice else nullcontext)
+        return kept[place](tensors, list(weights.values()), key)
+
+
+_PREPARED: WeakKeyDictionary[nn.Module, dict[Any, Prepared]] = WeakKeyDictionary()
+
+
+class Prepared:
+    """One traced objective: where its inputs go and its outputs come from."""
+
+    def __init__(
+        self,
+        whole: Whole,
+        model: nn.Module,
+        tensors: list[Any],
+        structure: Any,
+        names: list[str],
+        layers: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
+        self.buffers = dict(model.named_buffers())
+        self.whole, self.structure, self.names, self.layers = whole, structure, names, layers
+        self._module = _Module(model, whole)
+        self.data = [t.clone() if isinstance(t, Tensor) else t for t in tensors]
+        device = next(iter(self.parameters.values())).device
+        self.weights = torch.zeros(max(1, len(names)), dtype=torch.float64, device=device)
+        self.key = torch.zeros((), dtype=torch.long, device=device)
+        self.inputs = [t for t in self.data if isinstance(t, Tensor)]
+        self.outputs = [output.clone() for output in self._compute(self._inputs(), self.buffers)[0]]
+        try:
+            self.program = Program(self._step, [*self.outputs, *self.buffers.values()], self._inputs())
+        except TraceError as error:
+            raise DifferentiationError(
+                f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "
+                "engine='double_backward', or move what depends on values out of the model."
+            ) from error
+
+    def __call__(
+        self, tensors: list[Any], weights: list[float], key: int
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
+        for static, new in zip(self.data, tensors, strict=True):
+            if isinstance(static, Tensor):
+                static.copy_(new)
+        if weights:
+            self.weights.copy_(torch.tensor(weights, dtype=torch.float64))
+        self.key.fill_(key)
+        self.program()
+        total, loss, logits, flat, *values = (output.clone() for output in self.outputs)
+        known: Tensor = _Known.apply(total, flat, *self.parameters.values())  # type: ignore[no-untyped-call]
+        return known, loss, dict(zip(self.names, values, strict=True)), logits
+
+    def _inputs(self) -> list[Tensor]:
+        fixed = [*self.parameters.values(), *self.frozen.values()]
+        return [*(t.detach() for t in fixed), *self.inputs, self.weights, self.key]
+
+    def _step(self, state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        buffers = dict(zip(self.buffers, state[len(self.outputs) :], strict=True))
+        found, changed = self._compute(inputs, buffers)
+        for old, new in zip(state, [*found, *changed.values()], strict=True):
+            old.copy_(new)
+
+    def _compute(self, inputs: Sequence[Tensor], buffers: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+        left = iter(inputs)
+        parameters = {name: next(left).detach().requires_grad_() for name in self.parameters}
+        fixed = {name: next(left) for name in self.frozen}
+        data = [next(left) if isinstance(t, Tensor) else t for t in self.data]
+        weights, key = left
+        buffers = {name: buffer.clone() for name, buffer in buffers.items()}
+        named = {f"model.{name}": tensor for name, tensor in (parameters | fixed | buffers).items()}
+        with torch.enable_grad(), self.layers():
+            arguments = (pytree.tree_unflatten(data, self.structure), weights.unbind()[: len(self.names)], key)
+            (total, loss, values, logits), buffers = torch.func.functional_call(self._module, named, arguments)
+            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True, materialize_grads=True)
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
+        found = [total, loss, logits, flat, *(values[name] for name in self.names)]
+        return [tensor.detach() for tensor in found], {name: buffers[name].detach() for name in self.buffers}
+
+
+class _Module(nn.Module):
+    """The objective as a module around the model, so that ``functional_call`` can put tensors in the place of its own."""
+
+    def __init__(self, model: nn.Module, whole: Whole) -> None:
+        super().__init__()
+        self.model, self.whole = model, whole
+
+    def forward(self, data: Any, weights: Sequence[Tensor], key: Tensor) -> Any:
+        return self.whole(self.model, data, weights, key), dict(self.model.named_buffers())
+
+
+class _Known(Function):
+    """A number whose gradients are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, total: Tensor, flat: Tensor, *parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(flat)
+        ctx.shapes = [parameter.shape for parameter in parameters]
+        return total.clone()
+
+    @staticmethod
+    def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
+        (flat,) = ctx.saved_tensors
+        parts = torch.split(flat * factor, [shape.numel() for shape in ctx.shapes])
+        return None, None, *[part.view(shape) for part, shape in zip(parts, ctx.shapes, strict=True)]
+
+
+def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    """All that a traced graph depends on but for values."""
+    shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
+    modes = [module.training for module in model.modules()]
+    places = [(p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
+    places += [(b.data_ptr(), b.dtype, False) for b in model.buffers()]
+    device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"
+    precision = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_float32_matmul_precision())
+    return tuple(shapes), tuple(modes), tuple(places), precision

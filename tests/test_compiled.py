@@ -1,0 +1,162 @@
+"""The compiled engine against the eager one. On the CPU the traced graph is replayed; what compiles is tested on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from problems import NAMES, problem
+from test_gradients import ANY_OUTPUT, CLASSES
+from torch import Tensor, nn
+
+import gradreg as gr
+from gradreg.draws import Draws
+from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized
+
+
+def terms_and_gradients(model: nn.Module, x, y, loss, *penalties: gr.Penalty, engine, seed: int = 0, **options):
+    objective = gr.Objective(loss, *penalties, engine=engine)
+    terms = objective(model, x, y, generator=Draws.of_seed(seed), **options)
+    model.zero_grad()
+    terms.total.backward()
+    return terms, [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+
+
+def assert_same(found, expected, tolerance: float = 1e-9) -> None:
+    (terms, gradients), (wanted, wanted_gradients) = found, expected
+    for name in ("total", "loss", "logits"):
+        torch.testing.assert_close(getattr(terms, name).detach(), getattr(wanted, name).detach(), rtol=tolerance, atol=1e-10)
+    assert terms.penalties.keys() == wanted.penalties.keys()
+    for mine, theirs in zip(gradients, wanted_gradients, strict=True):
+        torch.testing.assert_close(mine, torch.zeros_like(mine) if theirs is None else theirs, rtol=tolerance, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("penalty", [p for p in ANY_OUTPUT if getattr(p, "chunk_size", None) is None], ids=repr)
+def test_equals_double_backward(name: str, penalty: gr.Penalty) -> None:
+    p = problem(name)
+    arguments = (p.model, p.x, p.y, p.loss, penalty)
+    assert_same(
+        terms_and_gradients(*arguments, engine="compiled"), terms_and_gradients(*arguments, engine="double_backward")
+    )
+
+
+@pytest.mark.parametrize("penalty", [p for p in CLASSES if getattr(p, "chunk_size", None) is None], ids=repr)
+def test_equals_double_backward_on_classes(penalty: gr.Penalty) -> None:
+    p = problem("conv_batch_norm")
+    arguments = (p.model, p.x, p.y, p.loss, penalty)
+    assert_same(
+        terms_and_gradients(*arguments, engine="compiled"), terms_and_gradients(*arguments, engine="double_backward")
+    )
+
+
+@pytest.mark.parametrize("inner", [Linearized(), FiniteDifference(central=True), Forward()], ids=repr)
+@pytest.mark.parametrize("name", ["mlp", "conv_dropout"])
+def test_compiles_the_other_engines_too(inner, name: str) -> None:
+    p = problem(name)
+    arguments = (p.model, p.x, p.y, p.loss, gr.SpectReg(weight=0.1), gr.WeightDecay(weight=0.1))
+    found = terms_and_gradients(*arguments, engine=Compiled(inner))
+    assert_same(found, terms_and_gradients(*arguments, engine=inner), 1e-6)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3])
+def test_chunks(chunk_size: int) -> None:
+    p = problem("conv_batch_norm")
+    arguments = (p.model, p.x, p.y, p.loss, gr.FrobReg(weight=0.1, chunk_size=chunk_size))
+    assert_same(
+        terms_and_gradients(*arguments, engine="compiled"), terms_and_gradients(*arguments, engine="double_backward")
+    )
+
+
+def toy() -> tuple[nn.Module, Tensor, Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.5), nn.Flatten(), nn.Linear(48, 3))
+    return model.double(), torch.randn(5, 1, 6, 6).double(), torch.tensor([0, 1, 2, 0, 1])
+
+
+def test_trains_as_the_eager_engine_with_a_schedule_and_an_optimizer() -> None:
+    def weights(engine: str) -> Tensor:
+        model, x, y = toy()
+        objective = gr.Objective(
+            F.cross_entropy,
+            gr.SpectReg(weight=0.1, schedule=gr.Schedule(warmup_steps=4, every=2)),
+            gr.ConfidencePenalty(weight=0.1),
+            engine=engine,
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for step in range(8):
+            terms = objective(model, x + step, y, generator=Draws.of_seed(step), step=step)
+            optimizer.zero_grad()
+            terms.total.backward()
+            optimizer.step()
+        return torch.cat([t.double().flatten() for t in model.state_dict().values()])
+
+    torch.testing.assert_close(weights("compiled"), weights("double_backward"), rtol=1e-9, atol=1e-10)
+
+
+def test_two_calls_before_one_backward() -> None:
+    model, x, y = toy()
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    parts = [
+        terms_and_gradients(model, x * k, y, F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")[1] for k in (1, 2)
+    ]
+    model.zero_grad()
+    totals = [objective(model, x * k, y, generator=Draws.of_seed(0)).total for k in (1, 2)]
+    (totals[0] + 3 * totals[1]).backward()
+    for parameter, first, second in zip(model.parameters(), *parts, strict=True):
+        torch.testing.assert_close(parameter.grad, first + 3 * second)
+
+
+def test_new_shapes_modes_and_unlabelled_data() -> None:
+    model, x, y = toy()
+    penalty = gr.SpectReg(weight=0.1)
+    for data in ((x, y), (x[:3], y[:3])):
+        for training in (True, False):
+            model.train(training)
+            compiled, eager = (
+                terms_and_gradients(model, *data, F.cross_entropy, penalty, engine=engine, unlabeled=x[:2])
+                for engine in ("compiled", "double_backward")
+            )
+            assert_same(compiled, eager)
+
+
+def test_frozen_parameters_stay_out() -> None:
+    model, x, y = toy()
+    model[0].weight.requires_grad_(False)
+    found = terms_and_gradients(model, x, y, F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    assert found[1][0] is None
+    assert found[1][1] is not None
+
+
+def test_new_masks_and_projections_in_each_call() -> None:
+    model, x, y = toy()
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    assert len({objective(model, x, y).total.item() for _ in range(3)}) == 3
+    again = [
+        objective(model, x, y, generator=torch.Generator().manual_seed(3)).penalties["spect_reg"].item() for _ in range(2)
+    ]
+    model.eval()
+    assert again[0] != again[1] or model[1].track_running_stats  # statistics move on
+
+
+def test_control_flow_by_value_is_refused_with_a_way_out() -> None:
+    class Branching(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+    model, x, y = Branching(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    with pytest.raises(gr.DifferentiationError, match="control flow depends on shapes.*engine='double_backward'"):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(model, x, y)
+
+
+def test_a_plain_function_is_refused() -> None:
+    with pytest.raises(TypeError, match="engine='compiled' needs a torch.nn.Module"):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(
+            torch.tanh, torch.randn(4, 3), torch.tensor([0] * 4)
+        )
+
+
+def test_not_finite_is_told() -> None:
+    model, x, y = toy()
+    with pytest.raises(FloatingPointError):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(model, x * float("inf"), y)
