@@ -169,7 +169,7 @@ def test_running_statistics_are_updated_once(engine: str) -> None:
     torch.testing.assert_close(after(engine), after(None))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [name for name in ENGINES if name != "compiled"])  # which draws by key
 def test_global_random_state_moves_as_in_an_ordinary_step(engine: str) -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 3))
     x, y = torch.randn(4, 3), torch.tensor([0, 1, 2, 0])
@@ -269,6 +269,24 @@ def test_error_by_precision(engine, dtype, bound: float, penalty: gr.Penalty) ->
 
 
 # ---- choosing ----
+
+
+def test_auto_says_what_it_chose_and_why() -> None:
+    p = problem("mlp")
+    objective = gr.Objective(p.loss, gr.SpectReg(weight=1), engine="auto")
+    objective(p.model, p.x, p.y).total.backward()
+    assert objective.choice is not None
+    assert (objective.choice.engine.name, objective.engine.name) == ("double_backward", "double_backward")
+    assert "not on a GPU" in objective.choice.reason
+
+
+def test_auto_takes_differences_where_there_is_no_second_derivative() -> None:
+    model = nn.Sequential(nn.Linear(3, 2))
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="auto")
+    objective(lambda x: OneBackward.apply(model(x)), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])).total.backward()
+    assert objective.choice is not None
+    assert objective.choice.engine.name == "finite_difference"
+    assert "OneBackward is marked @once_differentiable" in objective.choice.reason
 
 
 @pytest.mark.parametrize("make", [FiniteDifference, Forward])

@@ -1,7 +1,7 @@
 """Gradient regularization for PyTorch: penalise the norm of a network's gradient with respect to its input."""
 
 from gradreg import functional, models
-from gradreg.engines import DifferentiationError
+from gradreg.engines import Compiled, DifferentiationError, DoubleBackward, FiniteDifference, Forward, Linearized
 from gradreg.objective import Objective, Terms
 from gradreg.penalties import (
     ConfidencePenalty,
@@ -21,17 +21,23 @@ from gradreg.penalties import (
     TopK,
     WeightDecay,
 )
+from gradreg.step import Step
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Compiled",
     "ConfidencePenalty",
     "DifferentiationError",
     "DoubleBack",
+    "DoubleBackward",
+    "FiniteDifference",
+    "Forward",
     "FrobReg",
     "GradientPenalty",
     "JacReg",
     "LabelSmoothing",
+    "Linearized",
     "Objective",
     "OneHot",
     "Penalty",
@@ -40,6 +46,7 @@ __all__ = [
     "Schedule",
     "SoftmaxProjection",
     "SpectReg",
+    "Step",
     "TargetSlope",
     "Terms",
     "TopK",

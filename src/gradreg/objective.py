@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -11,7 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gradreg.draws import Draws
-from gradreg.engines import Compiled, DoubleBackward, Engine, Evaluation, engine_of
+from gradreg.engines import Auto, Choice, Compiled, DoubleBackward, Engine, Evaluation, choose, engine_of
 from gradreg.engines.forward_pass import Pass, Randomness, call
 from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
@@ -19,6 +20,7 @@ from gradreg.penalties import GradientPenalty, Penalty, Probe
 from gradreg.sources import GeneratorSource, KeyedSource, Source
 
 Model = Callable[..., Any]
+_LOGGER = logging.getLogger(__name__)
 
 
 class Terms(NamedTuple):
@@ -48,7 +50,9 @@ class Objective:
         loss: ``loss(logits, y)``, as ``F.cross_entropy``, ``F.mse_loss`` or your own. DoubleBack needs one that takes
             ``reduction="none"`` or returns a value for each example.
         penalties: any of gradreg's penalties, or your own.
-        engine: how gradients are differentiated, by name or as an :class:`~gradreg.engines.Engine`.
+        engine: how gradients are differentiated, by name (``"double_backward"``, ``"compiled"``, ``"linearized"``,
+            ``"finite_difference"``, ``"forward"``, or ``"auto"``, which chooses in the first call and says why in
+            ``objective.choice``) or as an :class:`~gradreg.engines.Engine`.
         class_dim: the dimension of the output that holds the classes; 1 as in ``F.cross_entropy``.
         check_finite: raise when a penalty is NaN or infinite. Reads one flag back from the device in each call.
 
@@ -81,6 +85,7 @@ class Objective:
         self.loss = loss
         self.penalties = penalties
         self.engine = engine_of(engine)
+        self.choice: Choice | None = None
         self.class_dim = class_dim
         self.check_finite = check_finite
 
@@ -111,14 +116,29 @@ class Objective:
         """
         self._check_usable(unlabeled)
         active = self.active(step)
+        if isinstance(self.engine, Auto):
+            self._choose(model, x, active)
         if isinstance(self.engine, Compiled):
-            return self._compiled(self.engine, model, (x, y, unlabeled), active, generator)
+            return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
         return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
 
-    def _compiled(
-        self, engine: Compiled, model: Model, data: Any, active: Sequence[Job], generator: Generator | Draws | None
+    def _choose(self, model: Model, x: Inputs, active: Sequence[Job]) -> None:
+        """Replace ``engine="auto"`` by the engine for this model."""
+        wrt = dict.fromkeys(job.penalty.wrt for job in active if isinstance(job.penalty, GradientPenalty))
+        self.choice = choose(model, x, wrt)
+        self.engine = self.choice.engine
+        _LOGGER.info("engine=%r: %s", self.engine.name, self.choice.reason)
+
+    def compiled(
+        self,
+        engine: Compiled,
+        model: Model,
+        data: Any,
+        active: Sequence[Job],
+        generator: Generator | Draws | None,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> Terms:
-        """The same as one graph: weights and the key for random numbers become tensors."""
+        """The same as one graph, in which an optimizer may take its step: weights and the key for draws become tensors."""
         _check_grad_mode(active)
 
         def whole(model: nn.Module, data: Any, weights: Sequence[Tensor], key: Tensor) -> tuple[Any, ...]:
@@ -130,7 +150,9 @@ class Objective:
         replaced = Objective(self.loss, *self.penalties, engine=engine.traced, class_dim=self.class_dim, check_finite=False)
         twice = any(isinstance(job.penalty, GradientPenalty) for job in active) and isinstance(engine.inner, DoubleBackward)
         weights = {job.name: float(job.weight) for job in active}
-        terms = Terms(*engine.terms(whole, model, data, weights, _key(generator), owner=self, twice=twice))
+        terms = Terms(
+            *engine.terms(whole, model, data, weights, _key(generator), owner=self, twice=twice, optimizer=optimizer)
+        )
         if self.check_finite and active and not terms.total.isfinite():
             _raise_not_finite({"total": terms.total} | terms.penalties, terms.logits)
         return terms

@@ -1,5 +1,6 @@
 """How the penalties are differentiated. One file an engine."""
 
+from gradreg.engines.auto import Auto, Choice, choose
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.compiled import Compiled
 from gradreg.engines.double_backward import DoubleBackward
@@ -8,7 +9,7 @@ from gradreg.engines.forward import Forward
 from gradreg.engines.linearized import Linearized
 
 ENGINES: dict[str, type[Engine]] = {
-    kind.name: kind for kind in (DoubleBackward, Compiled, Linearized, FiniteDifference, Forward)
+    kind.name: kind for kind in (Auto, DoubleBackward, Compiled, Linearized, FiniteDifference, Forward)
 }
 
 
@@ -23,6 +24,8 @@ def engine_of(engine: str | Engine) -> Engine:
 
 __all__ = [
     "ENGINES",
+    "Auto",
+    "Choice",
     "Compiled",
     "DifferentiationError",
     "DoubleBackward",
@@ -31,5 +34,6 @@ __all__ = [
     "FiniteDifference",
     "Forward",
     "Linearized",
+    "choose",
     "engine_of",
 ]

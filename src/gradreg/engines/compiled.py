@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -53,7 +53,16 @@ class Compiled:
         return replace(self.inner, transformed=True) if hasattr(self.inner, "transformed") else self.inner  # type: ignore[type-var]
 
     def terms(
-        self, whole: Whole, model: Any, data: Any, weights: dict[str, float], key: int, *, owner: object, twice: bool
+        self,
+        whole: Whole,
+        model: Any,
+        data: Any,
+        weights: dict[str, float],
+        key: int,
+        *,
+        owner: object,
+        twice: bool,
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """Total, loss, penalties and logits; the total gives its gradients to the parameters.
 
@@ -65,16 +74,18 @@ class Compiled:
             key: for random numbers.
             owner: whose computation this is: another owner's is traced anew.
             twice: whether a gradient is differentiated.
+            optimizer: takes its step as part of the graph; the total then gives no gradients.
         """
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
             )
         tensors, structure = pytree.tree_flatten(data)
-        place = (self, owner, _signature(model, tensors), structure, tuple(weights), twice)
+        place = (self, owner, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
         kept = _PREPARED.setdefault(model, {})
         if place not in kept:
-            kept[place] = Prepared(whole, model, tensors, structure, list(weights), FastTwice if twice else nullcontext)
+            layers = FastTwice if twice else nullcontext
+            kept[place] = Prepared(whole, model, tensors, structure, list(weights), layers, optimizer)
         return kept[place](tensors, list(weights.values()), key)
 
 
@@ -92,6 +103,7 @@ class Prepared:
         structure: Any,
         names: list[str],
         layers: Callable[[], AbstractContextManager[object]],
+        optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
@@ -105,7 +117,9 @@ class Prepared:
         self.inputs = [t for t in self.data if isinstance(t, Tensor)]
         self.outputs = [output.clone() for output in self._compute(self._inputs(), self.buffers)[0]]
         try:
-            self.program = Program(self._step, [*self.outputs, *self.buffers.values()], self._inputs())
+            self._joined = optimizer is not None and _prepare(optimizer, self.parameters.values(), self.outputs[3])
+            state, after = [*self.outputs, *self.buffers.values()], optimizer.step if optimizer and self._joined else None
+            self.program = Program(self._step, state, self._inputs(), after)
         except TraceError as error:
             raise DifferentiationError(
                 f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "
@@ -122,9 +136,13 @@ class Prepared:
             self.weights.copy_(torch.tensor(weights, dtype=torch.float64))
         self.key.fill_(key)
         self.program()
-        total, loss, logits, flat, *values = (output.clone() for output in self.outputs)
+        total, loss, logits, *values = (output.clone() for output in (*self.outputs[:3], *self.outputs[4:]))
+        named = dict(zip(self.names, values, strict=True))
+        if self._joined:
+            return total, loss, named, logits
+        flat = self.outputs[3].clone()  # the next call overwrites it, and this one's may still be wanted
         known: Tensor = _Known.apply(total, flat, *self.parameters.values())  # type: ignore[no-untyped-call]
-        return known, loss, dict(zip(self.names, values, strict=True)), logits
+        return known, loss, named, logits
 
     def _inputs(self) -> list[Tensor]:
         fixed = [*self.parameters.values(), *self.frozen.values()]
@@ -151,6 +169,34 @@ class Prepared:
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         found = [total, loss, logits, flat, *(values[name] for name in self.names)]
         return [tensor.detach() for tensor in found], {name: buffers[name].detach() for name in self.buffers}
+
+
+def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], flat: Tensor) -> bool:
+    """Let the parameters' gradients be parts of the flat one, and the optimizer have its state, before the capture."""
+    start = 0
+    for parameter in parameters:
+        parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    if flat.is_cuda:
+        _start(optimizer)
+    return True
+
+
+def _start(optimizer: torch.optim.Optimizer) -> None:
+    """Make the state with a step of size zero: what is made during a capture would be made again in every step."""
+    before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
+    gradients = [(p, p.grad) for p, _ in before]
+    for p, gradient in gradients:
+        p.grad = None if gradient is None else torch.zeros_like(gradient)
+    optimizer.step()
+    with torch.no_grad():
+        for p, value in before:
+            p.copy_(value)
+    for p, gradient in gradients:
+        p.grad = gradient
+        for entry in optimizer.state[p].values():
+            if isinstance(entry, Tensor):
+                entry.zero_()
 
 
 class _Module(nn.Module):

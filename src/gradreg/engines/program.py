@@ -49,10 +49,22 @@ class Program:
         step: what to do. Its control flow may depend on shapes, not on values.
         state: the tensors that it changes.
         inputs: the tensors that it reads; to give it new values, copy them there.
+        after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
+            GPU it becomes part of the captured graph.
+
+    Attributes:
+        peak_bytes: on a GPU, the memory that a step needs at its peak, with all that was allocated before it.
     """
 
-    def __init__(self, step: Step, state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        self.state, self.inputs = list(state), list(inputs)
+    def __init__(
+        self,
+        step: Step,
+        state: Sequence[Tensor],
+        inputs: Sequence[Tensor],
+        after: Callable[[], object] | None = None,
+    ) -> None:
+        self.state, self.inputs, self.after = list(state), list(inputs), after or _nothing
+        self.peak_bytes = 0
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), [t.clone() for t in self.state], self.inputs)
             self._run = self._captured() if self.state[0].is_cuda else self._replay
@@ -63,6 +75,7 @@ class Program:
     def _replay(self) -> None:
         with torch.no_grad():
             self.graph(self.state, self.inputs)
+        self.after()
 
     def _captured(self) -> Callable[[], None]:
         compiled = torch.compile(self.graph, fullgraph=True, dynamic=False)
@@ -75,6 +88,13 @@ class Program:
             del scratch
         torch.cuda.current_stream().wait_stream(stream)
         captured = torch.cuda.CUDAGraph()
+        torch.cuda.reset_peak_memory_stats()
         with torch.cuda.graph(captured):
             compiled(self.state, self.inputs)
+            self.after()
+        self.peak_bytes = torch.cuda.max_memory_allocated()
         return captured.replay
+
+
+def _nothing() -> None:
+    """No more to do."""

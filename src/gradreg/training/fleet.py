@@ -82,7 +82,7 @@ class Fleet:
         """Train all members to the end. Those that diverge are frozen where they are, and the others go on."""
         started = time.perf_counter()
         first = self.configs[0]
-        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
+        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision, torch.get_num_threads()):
             session = _Session.start(self.configs, self.dataset, self.device)
             for _ in session.train():
                 pass
@@ -95,6 +95,27 @@ class Fleet:
         }
         about = provenance(self.device) | seconds
         return [Trained(replace(record, provenance=about), model) for record, model in zip(records, models, strict=True)]
+
+    def time_steps(self, num_rounds: int = 5) -> tuple[float, list[float]]:
+        """Seconds of the first step, with tracing and compilation, and of a step in each of several rounds of the rest."""
+        first = self.configs[0]
+        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision, torch.get_num_threads()):
+            session = _Session.start(self.configs, self.dataset, self.device)
+            step = _Step(session)
+            rows = list(batches(step.y.shape[1], step.config, step.keys))
+            first_step = _seconds(step, [(0, rows[0])], self.device)
+            size = (len(rows) - 1) // num_rounds
+            rounds = [[(i, rows[i]) for i in range(start, start + size)] for start in range(1, 1 + size * num_rounds, size)]
+            return first_step, [_seconds(step, work, self.device) / size for work in rounds]
+
+
+def _seconds(step: _Step, work: list[tuple[int, Tensor]], device: torch.device) -> float:
+    started = time.perf_counter()
+    for number, rows in work:
+        step(number, rows)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - started
 
 
 @dataclass

@@ -72,14 +72,24 @@ def stream(seed: int, purpose: str) -> int:
 
 
 @contextmanager
-def numerics(precision: str) -> Iterator[None]:
-    """With or without TensorFloat-32, and sums in an order that repeats itself: one thread, fixed kernels."""
-    matmul, threads = torch.get_float32_matmul_precision(), torch.get_num_threads()
-    torch.set_float32_matmul_precision("highest" if precision in ("fp32", "fp64") else "high")
-    torch.set_num_threads(1)
+def numerics(precision: str, num_threads: int = 1) -> Iterator[None]:
+    """With or without TensorFloat-32, and sums in an order that repeats itself: so many threads, fixed kernels."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads)
     try:
-        with torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=precision in ("tf32", "bf16")):
+        with matmul_precision(precision, deterministic=True):
             yield
     finally:
-        torch.set_float32_matmul_precision(matmul)
         torch.set_num_threads(threads)
+
+
+@contextmanager
+def matmul_precision(precision: str, *, deterministic: bool = False) -> Iterator[None]:
+    """Matrix products and convolutions with or without TensorFloat-32."""
+    before, tf32 = torch.get_float32_matmul_precision(), precision in ("tf32", "bf16")
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    try:
+        with torch.backends.cudnn.flags(enabled=True, deterministic=deterministic, allow_tf32=tf32):
+            yield
+    finally:
+        torch.set_float32_matmul_precision(before)
