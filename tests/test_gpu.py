@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 from test_objective import ALL, SETTINGS, batch, network, seeded
-from torch import nn
+from torch import Tensor, nn
 
 import gradreg as gr
+from gradreg.bench.timing import random_images
+from gradreg.draws import Draws
+from gradreg.training import Fleet, RunConfig, run
 
 pytestmark = [
     pytest.mark.gpu,
@@ -131,3 +135,77 @@ def test_a_run_repeats_itself_bit_for_bit_and_learns_in_every_precision() -> Non
     assert without_times(first) == without_times(second)
     for precision in ("fp32", "tf32", "bf16"):
         assert run(replace(one, precision=precision), dataset, device="cuda").record.metrics["accuracy"] > 0.85
+
+
+# ---- compiled graphs and fleets ----
+
+COMPILER_MAY_WARN = pytest.mark.filterwarnings("ignore")
+
+
+@COMPILER_MAY_WARN
+@pytest.mark.parametrize("penalty", [gr.SpectReg(weight=0.1), gr.DoubleBack(weight=0.1), gr.FrobReg(weight=0.1)], ids=repr)
+def test_compiled_equals_eager(penalty: gr.Penalty) -> None:
+    torch.manual_seed(0)
+    layers = [
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.3),
+        nn.Linear(36, 3),
+    ]
+    model = nn.Sequential(*layers).double().cuda()
+    x, y = torch.randn(6, 1, 8, 8).double().cuda(), torch.tensor([0, 1, 2, 0, 1, 2]).cuda()
+    found = []
+    for engine in ("double_backward", "compiled", "compiled"):
+        model.zero_grad()
+        objective = gr.Objective(F.cross_entropy, penalty, engine=engine)
+        for seed in (7, 0):  # the captured graph is replayed with other values
+            model.zero_grad()
+            objective(model, x, y, generator=Draws.of_seed(seed)).total.backward()
+        found.append([p.grad.clone() for p in model.parameters()])
+    for mine, theirs in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+
+
+@COMPILER_MAY_WARN
+def test_step_with_a_fused_optimizer_in_the_graph() -> None:
+    def weights(engine: str) -> Tensor:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double().cuda()
+        x, y = torch.randn(6, 4).double().cuda(), torch.tensor([0, 1, 2, 0, 1, 2]).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True, fused=True)
+        step = gr.Step(gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine=engine), model, optimizer)
+        for number in range(6):
+            if number == 3:
+                optimizer.param_groups[0]["lr"] = 0.01
+            step(x, y, generator=Draws.of_seed(number))
+        return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+    torch.testing.assert_close(weights("compiled"), weights("double_backward"), rtol=1e-8, atol=1e-10)
+
+
+@COMPILER_MAY_WARN
+@pytest.mark.parametrize("penalties", [(), (gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001))], ids=repr)
+def test_member_of_a_fleet_equals_the_run_alone(penalties) -> None:
+    data = random_images(12)
+    base = RunConfig(
+        data="noise",
+        fingerprint=data.fingerprint,
+        model="lenet",
+        train_size=60,
+        validation_size=20,
+        num_steps=50,
+        batch_size=10,
+        penalties=penalties,
+        precision="fp64",
+        num_evaluations=2,
+    )
+    configs = [replace(base, seed=seed, learning_rate=0.001 * (1 + seed)) for seed in range(3)]
+    for member, one in zip(Fleet(configs, data, device="cuda").train(), configs, strict=True):
+        alone = run(one, data, device="cuda")
+        tensors = member.model.state_dict()
+        for name, expected in alone.model.state_dict().items():
+            torch.testing.assert_close(tensors[name], expected, rtol=1e-9, atol=1e-9)
+        assert member.record.metrics == pytest.approx(alone.record.metrics, rel=1e-5, abs=1e-5)

@@ -38,11 +38,11 @@ def bench(
     with matmul_precision(precision):
         for name in model or (["mlp", "lenet"] if fleet else list(CASES)):
             if fleet:
-                rows += _fleets(name, fleet, where, precision, steps)
+                rows += fleets(name, fleet, where, precision, steps)
             else:
                 case = case_of(name, batch_size=batch_size, num_classes=num_classes, precision=precision)
                 rows += bench_case(case, _pairs(method, penalty), where, num_steps=steps, say=typer.echo)
-            _save(rows, out / file_name(where, "fleet" if fleet else "engines", precision))
+            save(rows, out / file_name(where, "fleet" if fleet else "engines", precision))
     typer.echo(table(rows))
 
 
@@ -54,7 +54,7 @@ def _pairs(methods: list[str] | None, penalties: list[str] | None) -> list[tuple
     return plain + textbook + [(name, penalty) for penalty in penalties or ["spect_reg"] for name in others]
 
 
-def _fleets(name: str, sizes: list[int], device: str, precision: str, steps: int) -> list[Row]:
+def fleets(name: str, sizes: list[int], device: str, precision: str, steps: int) -> list[Row]:
     """Fleets, and beside them the plain step and the textbook's, one run at a time."""
     case = case_of(name, batch_size=None, num_classes=None, precision=precision)
     alone = [("plain", ""), ("textbook", "spect_reg")]
@@ -71,7 +71,7 @@ def _fleets(name: str, sizes: list[int], device: str, precision: str, steps: int
     return rows + bench_fleet(dataset, config, sizes, device, num_steps=1 + 5 * steps, say=typer.echo)
 
 
-def _save(rows: list[Row], path: Path) -> None:
+def save(rows: list[Row], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     about = {key: provenance(torch.device("cpu"))[key] for key in ("gradreg", "git", "torch", "finished")}
     with path.open("w", newline="") as file:

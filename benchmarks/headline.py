@@ -1,0 +1,66 @@
+"""The figures of docs/benchmarks.md: run on one GPU as ``python benchmarks/headline.py resnet lenet_fleet ...``.
+
+Each part writes one CSV file to ``--out`` when it is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from gradreg.bench import Row, bench_case
+from gradreg.bench.cases import case_of
+from gradreg.bench.tables import file_name, table
+from gradreg.cli.bench import fleets, save
+from gradreg.training.run import matmul_precision
+
+PLAIN = [("plain", ""), ("plain compiled", ""), ("textbook", "spect_reg")]
+#: Method and penalty of each line, by part.
+PARTS = {
+    "resnet": [
+        *PLAIN,
+        ("compiled", "spect_reg"),
+        ("compiled", "double_back"),
+        ("compiled forward", "spect_reg"),
+        ("compiled forward", "spect_reg on half the batch"),
+        ("compiled finite_difference", "spect_reg"),
+        ("double_backward", "spect_reg"),
+    ],
+    "resnet_whole": [PLAIN[0], PLAIN[1], ("compiled", "frob_reg"), ("compiled", "frob_reg in chunks of 5")],
+    "lenet": [*PLAIN, ("double_backward", "spect_reg"), ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
+    "resnet18": [*PLAIN, ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
+    "transformer": [
+        *PLAIN,
+        ("compiled", "spect_reg"),
+        ("compiled finite_difference", "spect_reg"),
+        ("compiled forward", "spect_reg"),
+    ],
+}
+PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32"}
+
+
+def run(part: str, device: str) -> list[Row]:
+    precision = PRECISION.get(part, "bf16")
+    with matmul_precision(precision):
+        if part.endswith("_fleet"):
+            return fleets(part.removesuffix("_fleet"), [16, 64, 256], device, precision, steps=20)
+        case = case_of(part.removesuffix("_whole"), batch_size=None, num_classes=None, precision=precision)
+        return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="+")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    given = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    for part in given.parts:
+        rows = run(part, device)
+        save(rows, given.out / file_name(device, part, PRECISION.get(part, "bf16")))
+        print(table(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()
