@@ -25,10 +25,8 @@ PARTS = {
         ("compiled", "double_back"),
         ("compiled forward", "spect_reg"),
         ("compiled forward", "spect_reg on half the batch"),
-        ("compiled finite_difference", "spect_reg"),
-        ("double_backward", "spect_reg"),
+        ("compiled", "frob_reg in chunks of 5"),
     ],
-    "resnet_whole": [PLAIN[0], PLAIN[1], ("compiled", "frob_reg"), ("compiled", "frob_reg in chunks of 5")],
     "lenet": [*PLAIN, ("double_backward", "spect_reg"), ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
     "resnet18": [*PLAIN, ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
     "transformer": [
@@ -38,15 +36,16 @@ PARTS = {
         ("compiled forward", "spect_reg"),
     ],
 }
-PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32"}
+PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}
+FLEETS = {"lenet_fleet": [16, 64, 256], "lenet_fleet_bf16": [256]}
 
 
 def run(part: str, device: str) -> list[Row]:
     precision = PRECISION.get(part, "bf16")
     with matmul_precision(precision):
-        if part.endswith("_fleet"):
-            return fleets(part.removesuffix("_fleet"), [16, 64, 256], device, precision, steps=20)
-        case = case_of(part.removesuffix("_whole"), batch_size=None, num_classes=None, precision=precision)
+        if part in FLEETS:
+            return fleets("lenet", FLEETS[part], device, precision, steps=20)
+        case = case_of(part, batch_size=None, num_classes=None, precision=precision)
         return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
 
 

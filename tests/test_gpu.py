@@ -183,7 +183,8 @@ def test_step_with_a_fused_optimizer_in_the_graph() -> None:
             step(x, y, generator=Draws.of_seed(number))
         return torch.cat([p.detach().flatten() for p in model.parameters()])
 
-    torch.testing.assert_close(weights("compiled"), weights("double_backward"), rtol=1e-8, atol=1e-10)
+    # The learning rate is a tensor of single precision there.
+    torch.testing.assert_close(weights("compiled"), weights("double_backward"), rtol=1e-6, atol=1e-8)
 
 
 @COMPILER_MAY_WARN

@@ -47,7 +47,7 @@ class Draws:
         """Integers of 64 random bits."""
         place = torch.arange(1, math.prod(shape) + 1, device=device).reshape(shape)
         key = _signed(self.key) if isinstance(self.key, int) else self.key
-        return _mixed(place * _signed(_ODD) + key)
+        return _mixed((place + key) * _signed(_ODD))
 
     def uniform(self, *shape: int, device: torch.device | str | None = None) -> Tensor:
         """Single-precision numbers strictly between 0 and 1."""

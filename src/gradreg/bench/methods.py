@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.bench.cases import Case
 from gradreg.engines import Compiled, DoubleBackward, Engine, FiniteDifference, Forward, Linearized
@@ -64,7 +66,7 @@ def _by_hand(
     """As users write it today: the paper's appendix A in PyTorch."""
 
     def run() -> None:
-        with case.autocast(x.device):
+        with case.autocast(x.device), sdpa_kernel(SDPBackend.MATH) if penalised else nullcontext():
             inputs = x.detach().requires_grad_(penalised)
             logits = model(inputs)
             loss = F.cross_entropy(logits, y)

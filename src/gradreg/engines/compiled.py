@@ -50,7 +50,7 @@ class Compiled:
     @property
     def traced(self) -> Engine:
         """The inner engine as it is traced. Autograd's own vectorised backward passes lose derivatives of our layers."""
-        return replace(self.inner, transformed=True) if hasattr(self.inner, "transformed") else self.inner  # type: ignore[type-var]
+        return replace(self.inner, transformed=True) if isinstance(self.inner, DoubleBackward) else self.inner
 
     def terms(
         self,
@@ -115,11 +115,13 @@ class Prepared:
         self.weights = torch.zeros(max(1, len(names)), dtype=torch.float64, device=device)
         self.key = torch.zeros((), dtype=torch.long, device=device)
         self.inputs = [t for t in self.data if isinstance(t, Tensor)]
-        self.outputs = [output.clone() for output in self._compute(self._inputs(), self.buffers)[0]]
+        self.outputs, self.gradients = self._like_the_first_time()
+        self._joined = optimizer is not None
+        if optimizer is not None:
+            _prepare(optimizer, self.parameters.values(), self.gradients)
+        state = [*self.outputs, *self.gradients, *self.buffers.values()]
         try:
-            self._joined = optimizer is not None and _prepare(optimizer, self.parameters.values(), self.outputs[3])
-            state, after = [*self.outputs, *self.buffers.values()], optimizer.step if optimizer and self._joined else None
-            self.program = Program(self._step, state, self._inputs(), after)
+            self.program = Program(self._step, state, self._inputs(), None if optimizer is None else optimizer.step)
         except TraceError as error:
             raise DifferentiationError(
                 f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "
@@ -136,25 +138,32 @@ class Prepared:
             self.weights.copy_(torch.tensor(weights, dtype=torch.float64))
         self.key.fill_(key)
         self.program()
-        total, loss, logits, *values = (output.clone() for output in (*self.outputs[:3], *self.outputs[4:]))
+        # Copies: the next call overwrites what the graph put out, and this one's may still be wanted.
+        total, loss, logits, *values = (output.clone() for output in self.outputs)
         named = dict(zip(self.names, values, strict=True))
-        if self._joined:
-            return total, loss, named, logits
-        flat = self.outputs[3].clone()  # the next call overwrites it, and this one's may still be wanted
-        known: Tensor = _Known.apply(total, flat, *self.parameters.values())  # type: ignore[no-untyped-call]
-        return known, loss, named, logits
+        if not self._joined:
+            copies = torch._foreach_mul(self.gradients, 1)
+            total = _Known.apply(total, len(copies), *copies, *self.parameters.values())  # type: ignore[no-untyped-call]
+        return total, loss, named, logits
+
+    def _like_the_first_time(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Where the outputs and the gradients go: tensors of their shapes, each gradient laid out as its parameter."""
+        outputs, _, _ = self._compute(self._inputs(), self.buffers)
+        return [output.clone() for output in outputs], [torch.zeros_like(p) for p in self.parameters.values()]
 
     def _inputs(self) -> list[Tensor]:
         fixed = [*self.parameters.values(), *self.frozen.values()]
         return [*(t.detach() for t in fixed), *self.inputs, self.weights, self.key]
 
     def _step(self, state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        buffers = dict(zip(self.buffers, state[len(self.outputs) :], strict=True))
-        found, changed = self._compute(inputs, buffers)
-        for old, new in zip(state, [*found, *changed.values()], strict=True):
+        buffers = dict(zip(self.buffers, state[len(self.outputs) + len(self.gradients) :], strict=True))
+        outputs, gradients, changed = self._compute(inputs, buffers)
+        for old, new in zip(state, [*outputs, *gradients, *changed.values()], strict=True):
             old.copy_(new)
 
-    def _compute(self, inputs: Sequence[Tensor], buffers: dict[str, Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
+    def _compute(
+        self, inputs: Sequence[Tensor], buffers: dict[str, Tensor]
+    ) -> tuple[list[Tensor], Sequence[Tensor], dict[str, Tensor]]:
         left = iter(inputs)
         parameters = {name: next(left).detach().requires_grad_() for name in self.parameters}
         fixed = {name: next(left) for name in self.frozen}
@@ -166,20 +175,15 @@ class Prepared:
             arguments = (pytree.tree_unflatten(data, self.structure), weights.unbind()[: len(self.names)], key)
             (total, loss, values, logits), buffers = torch.func.functional_call(self._module, named, arguments)
             gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True, materialize_grads=True)
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        found = [total, loss, logits, flat, *(values[name] for name in self.names)]
-        return [tensor.detach() for tensor in found], {name: buffers[name].detach() for name in self.buffers}
+        outputs = [tensor.detach() for tensor in (total, loss, logits, *(values[name] for name in self.names))]
+        return outputs, gradients, {name: buffers[name].detach() for name in self.buffers}
 
 
-def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], flat: Tensor) -> bool:
-    """Let the parameters' gradients be parts of the flat one, and the optimizer have its state, before the capture."""
-    start = 0
-    for parameter in parameters:
-        parameter.grad = flat[start : start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
-    if flat.is_cuda:
-        _start(optimizer)
-    return True
+def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
+    """Let the optimizer read the gradients where the graph writes them, and have its state before the capture."""
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.grad = gradient
+    _start(optimizer)
 
 
 def _start(optimizer: torch.optim.Optimizer) -> None:
@@ -214,16 +218,14 @@ class _Known(Function):
     """A number whose gradients are known already."""
 
     @staticmethod
-    def forward(ctx: Any, total: Tensor, flat: Tensor, *parameters: Tensor) -> Tensor:
-        ctx.save_for_backward(flat)
-        ctx.shapes = [parameter.shape for parameter in parameters]
+    def forward(ctx: Any, total: Tensor, number: int, *gradients_and_parameters: Tensor) -> Tensor:
+        ctx.save_for_backward(*gradients_and_parameters[:number])
         return total.clone()
 
     @staticmethod
     def backward(ctx: Any, factor: Tensor) -> tuple[Tensor | None, ...]:
-        (flat,) = ctx.saved_tensors
-        parts = torch.split(flat * factor, [shape.numel() for shape in ctx.shapes])
-        return None, None, *[part.view(shape) for part, shape in zip(parts, ctx.shapes, strict=True)]
+        gradients = torch._foreach_mul(list(ctx.saved_tensors), factor)
+        return None, None, *[None] * len(gradients), *gradients
 
 
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:

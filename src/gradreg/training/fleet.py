@@ -142,13 +142,14 @@ class _Session:
             named = [dict(getattr(model, kind)()) for model in models]
             return {name: torch.stack([one[name].detach() for one in named]).to(device) for name in named[0]}
 
+        parameters, buffers = stacked("named_parameters"), stacked("named_buffers")
         return cls(
             configs,
             dataset,
             data,
             models[0].to(device),
-            stacked("named_parameters"),
-            stacked("named_buffers"),
+            parameters,
+            buffers,
             _dropout_rates(models, device),
             [{} for _ in configs],
         )
