@@ -21,6 +21,7 @@ LAYERS = {
     "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1), (3, 4, 7)),
     "conv3d": lambda: (nn.Conv3d(2, 3, 2, stride=2), (3, 2, 5, 4, 4)),
     "relu": lambda: (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (6, 4)),
+    "layer norm": lambda: (nn.LayerNorm(5), (3, 4, 5)),
     "batch norm 1d": lambda: (nn.BatchNorm1d(4), (5, 4)),
     "batch norm 2d": lambda: (nn.BatchNorm2d(4), (3, 4, 3, 2)),
     "batch norm without affine": lambda: (nn.BatchNorm2d(4, affine=False, track_running_stats=False), (3, 4, 3, 2)),
@@ -47,7 +48,7 @@ def test_values_and_both_derivatives_are_pytorchs(name: str) -> None:
     for parameter in layer.parameters():
         nn.init.normal_(parameter)
     expected = second_derivative(layer, x, nullcontext())
-    for found, wanted in zip(second_derivative(layer, x, FastTwice()), expected, strict=True):
+    for found, wanted in zip(second_derivative(layer, x, FastTwice(everywhere=True)), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-11)
 
 
@@ -57,7 +58,7 @@ def test_third_derivative(name: str) -> None:
     layer = layer.double()
 
     def gradient(x: Tensor) -> Tensor:
-        with FastTwice():
+        with FastTwice(everywhere=True):
             return torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)[0]
 
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
@@ -67,7 +68,7 @@ def test_third_derivative(name: str) -> None:
 def test_running_statistics_are_pytorchs() -> None:
     x = torch.randn(5, 3, 4, 4)
     ours, theirs = nn.BatchNorm2d(3), nn.BatchNorm2d(3)
-    with FastTwice():
+    with FastTwice(everywhere=True):
         ours(x)
     theirs(x)
     for found, wanted in zip(ours.buffers(), theirs.buffers(), strict=True):
@@ -100,7 +101,7 @@ def test_vectorised_over_members_with_their_own_weights(name: str, rows: bool) -
         return {n: t[i] for n, t in tensors.items()}
 
     alone = [torch.func.grad(penalty, argnums=(0, 1))(member(weights, i), x[i], member(state, i)) for i in range(4)]
-    with FastTwice():
+    with FastTwice(everywhere=True):
         together = torch.func.vmap(torch.func.grad(penalty, argnums=(0, 1)))(weights, x, state)
     for i, (by_weights, by_x) in enumerate(alone):
         torch.testing.assert_close(together[1][i], by_x, rtol=1e-9, atol=1e-11)
@@ -130,7 +131,7 @@ def test_under_autocast_in_bfloat16() -> None:
         return torch.autograd.grad(gradient.square().sum(), layer[0].weight)[0]
 
     expected = derivative(nullcontext(), half=False)
-    ours, theirs = ((derivative(mode, half=True) - expected).norm() for mode in (FastTwice(), nullcontext()))
+    ours, theirs = ((derivative(mode, half=True) - expected).norm() for mode in (FastTwice(everywhere=True), nullcontext()))
     assert ours < 0.05 * expected.norm()
     assert ours < 2 * theirs
 
@@ -147,7 +148,7 @@ def test_no_second_convolution_is_as_large_as_the_image() -> None:
             return func(*args, **kwargs or {})
 
     with Watch():
-        for mode in (nullcontext(), FastTwice()):
+        for mode in (nullcontext(), FastTwice(everywhere=True)):
             with mode:
                 y = F.relu(layer(x))
             (gradient,) = torch.autograd.grad(y.sum(), x, create_graph=True)

@@ -59,7 +59,7 @@ class Executor:
                 self.watch(record)
 
     def _run_all(self, configs: list[RunConfig]) -> Iterator[RunRecord]:
-        fleets = list(in_fleets(configs, self.device, self.num_workers))
+        fleets = list(in_fleets(configs, self.dataset, self.device, self.num_workers))
         if self.num_workers == 1 or len(fleets) < 2:
             for fleet in fleets:
                 yield from train_together(fleet, self.dataset, self.device)

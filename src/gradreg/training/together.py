@@ -6,39 +6,54 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.modules.conv import _ConvNd
 
 from gradreg.data import Dataset
+from gradreg.engines.forward_pass import random_state_of
 from gradreg.engines.program import TraceError
 from gradreg.penalties import GradientPenalty
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import Fleet, shape_of
 from gradreg.training.record import RunRecord
-from gradreg.training.run import run
+from gradreg.training.run import initial_model, run
 
 #: Members of a fleet at most, by kind of device: from there on more gain nothing, and a fleet that is stopped loses more.
 LARGEST = {"cpu": 32, "cuda": 256}
 #: Below this a fleet is not split among workers: each has to be traced.
 SMALLEST = 10
-#: Models whose layers are wide enough to keep a device busy alone.
-LARGE = ("resnet", "resnet18")
+#: Parameters from which on a network keeps a GPU busy alone.
+LARGE = 1_000_000
 
 
-def in_fleets(configs: Sequence[RunConfig], device: str, num_workers: int = 1) -> Iterator[list[RunConfig]]:
+def in_fleets(
+    configs: Sequence[RunConfig], dataset: Dataset, device: str, num_workers: int = 1
+) -> Iterator[list[RunConfig]]:
     """Split runs into fleets of one shape: none larger than pays on the device, and enough for all workers.
 
-    >>> one = RunConfig(data="digits", fingerprint="", model="mlp", train_size=100, validation_size=0)
     >>> from dataclasses import replace
-    >>> [len(fleet) for fleet in in_fleets([replace(one, seed=seed) for seed in range(50)], "cpu", num_workers=2)]
+    >>> from gradreg.data import load
+    >>> one = RunConfig(data="digits", fingerprint="", model="mlp", train_size=100, validation_size=0)
+    >>> [len(fleet) for fleet in in_fleets([replace(one, seed=seed) for seed in range(50)], load("digits"), "cpu", 2)]
     [25, 25]
     """
     groups: dict[RunConfig, list[RunConfig]] = {}
     for config in configs:
         groups.setdefault(shape_of(config), []).append(config)
     for members in sorted(groups.values(), key=_cost, reverse=True):
-        largest = 1 if members[0].model in LARGE else LARGEST.get(torch.device(device).type, 32)
+        kind = torch.device(device).type
+        largest = LARGEST.get(kind, 32) if len(members) > 1 and _pays(members[0], dataset, kind) else 1
         share = max(SMALLEST, math.ceil(len(members) / num_workers))
         size = _even(len(members), min(largest, share))
         yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def _pays(config: RunConfig, dataset: Dataset, kind: str) -> bool:
+    """Whether members of this shape are faster together: not if one alone keeps the device busy."""
+    with random_state_of(0, torch.device("cpu")):
+        model = initial_model(config, dataset)
+    if kind == "cpu":
+        return not any(isinstance(module, _ConvNd) for module in model.modules())
+    return sum(parameter.numel() for parameter in model.parameters()) < LARGE
 
 
 def _cost(members: list[RunConfig]) -> int:

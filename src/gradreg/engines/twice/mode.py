@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gradreg.engines.normalisation import layer_norm
 from gradreg.engines.twice.batch_norm import batch_norm
 from gradreg.engines.twice.convolution import convolution
 from gradreg.engines.twice.geometry import Geometry
@@ -19,7 +20,15 @@ from gradreg.engines.twice.relu import relu
 
 
 class FastTwice(TorchFunctionMode):
-    """While active, convolutions, batch norm and ReLU are those that are fast when differentiated twice, in any model."""
+    """While active, convolutions, normalisation and ReLU are those that are fast when differentiated twice, in any model.
+
+    Args:
+        everywhere: replace convolutions on the CPU too, where PyTorch's own are the faster ones.
+    """
+
+    def __init__(self, *, everywhere: bool = False) -> None:
+        super().__init__()
+        self.everywhere = everywhere
 
     def __torch_function__(
         self,
@@ -34,7 +43,9 @@ class FastTwice(TorchFunctionMode):
             return batch_norm(*args, **kwargs or {})
         if func in (F.relu, torch.relu):
             return relu(*args, **kwargs or {})
-        if func in _CONVOLUTIONS:
+        if func is F.layer_norm:
+            return layer_norm(*args, **kwargs or {})
+        if func in _CONVOLUTIONS and (self.everywhere or args[0].is_cuda):
             return _convolution(func, *args, **kwargs or {})
         return func(*args, **kwargs or {})
 
