@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("typer")
 
+from gradreg.bench.tables import read
 from gradreg.cli.main import main
 
 QUICK = ["--runs", "2", "--tuning-runs", "1", "--steps", "8", "--workers", "1"]
@@ -195,7 +196,8 @@ def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
         (["compare", "--model", "lenet5"], "model 'lenet5' is unknown"),
         (["compare", "--optimizer", "adamw"], "choose adam or sgd"),
         (["compare", "--search", "random"], "choose grid or optuna"),
-        (["compare", "--precision", "fp8"], "choose fp32, tf32 or bf16"),
+        (["compare", "--precision", "fp8"], "choose fp32, tf32, bf16 or fp64"),
+        (["compare", "--engine", "steam"], "choose double_backward, linearized"),
         (["compare", "--train-size", "100000"], "100000"),
         (["train", "--penalty", "spect_reg"], "expected name=weight"),
         (["train", "--device", "cuda:7"], "no CUDA device here"),
@@ -236,6 +238,35 @@ def test_help_teaches_and_its_surface_is_frozen(gradreg: Shell, tmp_path: Path) 
             "--batch-size",
             "--optimizer",
         ),
-        *("--learning-rate", "--weight-decay", "--dropout", "--precision", "--device", "--workers", "--out", "--json"),
+        *(
+            "--learning-rate",
+            "--weight-decay",
+            "--dropout",
+            "--precision",
+            "--engine",
+            "--device",
+            "--workers",
+            "--out",
+            "--json",
+        ),
     }
     assert "goes on where it stopped" in " ".join(text.split())
+
+
+def test_bench_writes_a_table_and_a_file(gradreg: Shell, tmp_path: Path) -> None:
+    methods = ["--method", "plain", "--method", "textbook", "--method", "double_backward"]
+    printed = gradreg("bench", "--model", "mlp", *methods, "--steps", "1", "--out", "found", "--device", "cpu").stdout
+    assert "| mlp | 50 | 10 | fp32 | double_backward | spect_reg |" in printed
+    (file,) = (tmp_path / "found").iterdir()
+    assert file.name.startswith("engines_fp32_cpu-")
+    assert file.read_text().startswith("model,method,penalty,batch_size,num_classes,precision,ms,low_ms,high_ms,memory_mib")
+    assert [row.method for row in read(file)] == ["plain", "textbook", "double_backward"]
+
+
+def test_bench_of_a_fleet(gradreg: Shell) -> None:
+    printed = gradreg("bench", "--model", "mlp", "--fleet", "2", "--steps", "1", "--out", "found", "--device", "cpu").stdout
+    assert "| mlp | 50 | 10 | fp32 | fleet of 2 | spect_reg |" in printed
+
+
+def test_bench_names_the_models_it_has(gradreg: Shell) -> None:
+    assert "choose mlp, lenet" in gradreg("bench", "--model", "vgg", code=2).stderr

@@ -11,6 +11,7 @@ from test_training import config, toy
 import gradreg as gr
 from gradreg.data import Dataset, load
 from gradreg.training import Fleet, RunConfig, run, shape_of
+from gradreg.training.together import in_fleets, train_together
 
 MEMBERS = 3
 
@@ -195,3 +196,60 @@ def test_leaves_the_global_state_alone() -> None:
     Fleet([config(data, num_steps=3)], data).train()
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
+
+
+def test_runs_are_split_into_fleets_where_that_pays() -> None:
+    data = load("digits")
+    base = config(data, data="digits", fingerprint=data.fingerprint, penalties=(gr.SpectReg(weight=0.1),))
+    perceptrons = [replace(base, seed=seed) for seed in range(27)]
+    assert [len(fleet) for fleet in in_fleets(perceptrons, data, "cpu", 2)] == [14, 13]
+    assert [len(fleet) for fleet in in_fleets(perceptrons[:10], data, "cpu", 2)] == [10]
+    assert [len(fleet) for fleet in in_fleets(perceptrons, data, "cpu", 1)] == [27]
+    convolutions = [replace(one, model="lenet") for one in perceptrons[:3]]
+    assert [len(fleet) for fleet in in_fleets(convolutions, data, "cpu", 2)] == [1, 1, 1]
+    assert [len(fleet) for fleet in in_fleets(convolutions, data, "cuda", 1)] == [3]
+    mixed = perceptrons[:4] + [replace(one, penalties=(gr.JacReg(weight=1.0),)) for one in perceptrons[:2]]
+    assert [len(fleet) for fleet in in_fleets(mixed, data, "cpu", 1)] == [2, 4]  # the longest first
+
+
+BRANCHING = """
+import torch
+from torch import nn
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.dense = nn.Linear(3, 2)
+
+    def forward(self, x):
+        return self.dense(x) if x.sum() > 0 else self.dense(-x)
+
+def make():
+    return Branching()
+"""
+
+
+def test_a_model_that_cannot_be_vectorised_is_trained_one_run_after_the_other(tmp_path) -> None:
+    (tmp_path / "own.py").write_text(BRANCHING)
+    data = toy()
+    configs = [config(data, model=f"{tmp_path / 'own.py'}:make", num_steps=3, seed=seed) for seed in range(2)]
+    records = list(train_together(configs, data, "cpu"))
+    assert [record.config.seed for record in records] == [0, 1]
+    assert all("fleet" not in record.provenance for record in records)
+
+
+def test_a_fleet_too_large_for_memory_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toy()
+    sizes: list[int] = []
+    train = Fleet.train
+
+    def limited(self: Fleet) -> list:
+        sizes.append(len(self.configs))
+        if len(self.configs) > 2:
+            raise torch.OutOfMemoryError
+        return train(self)
+
+    monkeypatch.setattr(Fleet, "train", limited)
+    records = list(train_together([config(data, num_steps=2, seed=seed) for seed in range(4)], data, "cpu"))
+    assert sizes == [4, 2, 2]
+    assert [record.config.seed for record in records] == [0, 1, 2, 3]

@@ -62,7 +62,12 @@ Decay = Annotated[
 Dropout = Annotated[
     float | None, typer.Option(help="Rate of dropout.", show_default="the model's", rich_help_panel=TRAIN, min=0, max=1)
 ]
-Precision = Annotated[str, typer.Option(help="fp32, tf32 or bf16.", rich_help_panel=WHERE)]
+#: Engines of a run. Whether it is compiled, or part of a fleet, is no matter of its result.
+RUN_ENGINES = ("double_backward", "linearized", "finite_difference", "forward")
+Precision = Annotated[str, typer.Option(help="fp32, tf32, bf16 or fp64.", rich_help_panel=WHERE)]
+Engine = Annotated[
+    str, typer.Option(help=f"How gradients are differentiated: {', '.join(RUN_ENGINES)}.", rich_help_panel=WHERE)
+]
 Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1.", show_default="cuda if there is one", rich_help_panel=WHERE)
 ]
@@ -88,6 +93,7 @@ class TrainingOptions:
     weight_decay: float
     dropout: float | None
     precision: str
+    engine: str
 
     @classmethod
     def of(cls, ctx: typer.Context) -> TrainingOptions:
@@ -99,8 +105,10 @@ class TrainingOptions:
         train_size, validation_size = default_sizes(dataset)
         if self.optimizer not in ("adam", "sgd"):
             raise ValueError(f"--optimizer {self.optimizer!r} is unknown: choose adam or sgd.")
-        if self.precision not in ("fp32", "tf32", "bf16"):
-            raise ValueError(f"--precision {self.precision!r} is unknown: choose fp32, tf32 or bf16.")
+        if self.precision not in ("fp32", "tf32", "bf16", "fp64"):
+            raise ValueError(f"--precision {self.precision!r} is unknown: choose fp32, tf32, bf16 or fp64.")
+        if self.engine not in RUN_ENGINES:
+            raise ValueError(f"--engine {self.engine!r} is unknown: choose {', '.join(RUN_ENGINES)}.")
         num_examples = self.train_size or train_size
         model = self.model or default_model(dataset)
         return RunConfig(
@@ -118,6 +126,7 @@ class TrainingOptions:
             batch_size=self.batch_size,
             dropout=self.dropout,
             precision=self.precision,  # type: ignore[arg-type]
+            engine=self.engine,
         )
 
 

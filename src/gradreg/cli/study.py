@@ -68,6 +68,7 @@ def study(
     weight_decay: o.Decay = 0.0005,
     dropout: o.Dropout = None,
     precision: o.Precision = "fp32",
+    engine: o.Engine = "double_backward",
     device: o.Device = None,
     workers: o.Workers = None,
     out: Annotated[

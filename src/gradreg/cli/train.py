@@ -38,6 +38,7 @@ def train(
     weight_decay: o.Decay = 0.0005,
     dropout: o.Dropout = None,
     precision: o.Precision = "fp32",
+    engine: o.Engine = "double_backward",
     device: o.Device = None,
     out: Annotated[Path | None, typer.Option(help="Folder to save the model in.", rich_help_panel=o.WHERE)] = None,
     tensorboard: Annotated[

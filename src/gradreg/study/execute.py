@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 
-import torch
-
 from gradreg.data import Dataset
 from gradreg.study.records import Store
 from gradreg.training import RunConfig, RunRecord
@@ -101,7 +99,6 @@ class _Worker:
     @classmethod
     def start(cls, dataset: Dataset, device: str) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
-        torch.set_num_threads(1)
         _keep_freed_memory()
         cls.dataset, cls.device = dataset, device
 

@@ -82,7 +82,7 @@ class Fleet:
         """Train all members to the end. Those that diverge are frozen where they are, and the others go on."""
         started = time.perf_counter()
         first = self.configs[0]
-        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision, torch.get_num_threads()):
+        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
             session = _Session.start(self.configs, self.dataset, self.device)
             for _ in session.train():
                 pass
@@ -99,7 +99,7 @@ class Fleet:
     def time_steps(self, num_rounds: int = 5) -> tuple[float, list[float]]:
         """Seconds of the first step, with tracing and compilation, and of a step in each of several rounds of the rest."""
         first = self.configs[0]
-        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision, torch.get_num_threads()):
+        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
             session = _Session.start(self.configs, self.dataset, self.device)
             step = _Step(session)
             rows = list(batches(step.y.shape[1], step.config, step.keys))

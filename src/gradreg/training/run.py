@@ -72,10 +72,14 @@ def stream(seed: int, purpose: str) -> int:
 
 
 @contextmanager
-def numerics(precision: str, num_threads: int = 1) -> Iterator[None]:
-    """With or without TensorFloat-32, and sums in an order that repeats itself: so many threads, fixed kernels."""
+def numerics(precision: str) -> Iterator[None]:
+    """With or without TensorFloat-32, and sums in an order that repeats itself: one thread, fixed kernels.
+
+    One thread is also the fastest where cores are shared: two that wait for each other after every small operation take
+    many times as long as soon as another process wants a core.
+    """
     threads = torch.get_num_threads()
-    torch.set_num_threads(num_threads)
+    torch.set_num_threads(1)
     try:
         with matmul_precision(precision, deterministic=True):
             yield

@@ -1,0 +1,125 @@
+"""Write docs/benchmarks.md and its plot anew from the files in benchmarks/results: ``python benchmarks/document.py``."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from gradreg.bench.tables import plain_of, read, table
+from gradreg.bench.timing import Row
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE, PLOT = (
+    ROOT / "benchmarks" / "results",
+    ROOT / "docs" / "benchmarks.md",
+    ROOT / "docs" / "images" / "benchmarks.png",
+)
+#: Files that hold rows of ``gradreg bench``, in the order of the page.
+THEMES = ("resnet_", "lenet_fleet_tf32", "lenet_fleet_bf16", "engines_", "fleet_")
+
+
+def files() -> list[Path]:
+    return [path for theme in THEMES for path in sorted(RESULTS.glob(f"{theme}*.csv"))]
+
+
+def generated() -> str:
+    """All that is between the markers of the page."""
+    parts = [_goals(), *[f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()], _lanes()]
+    return "\n\n".join(parts)
+
+
+def _about(path: Path) -> str:
+    with path.open() as file:
+        line = next(csv.DictReader(file))
+    return f"gradreg {line['gradreg']} ({line['git'] or 'no revision'}), torch {line['torch']}, {line['finished']}."
+
+
+def _goals() -> str:
+    """What was aimed at, and what was measured."""
+    resnet = read(next(RESULTS.glob("resnet_bf16_*.csv")))
+    fleet = {precision: read(next(RESULTS.glob(f"lenet_fleet_{precision}_*.csv"))) for precision in ("tf32", "bf16")}
+    exact, double, forward, frob = (
+        _find(resnet, "compiled", "spect_reg"),
+        _find(resnet, "compiled", "double_back"),
+        _find(resnet, "compiled forward", "spect_reg"),
+        _find(resnet, "compiled", "frob_reg in chunks of 5"),
+    )
+    textbook = _find(resnet, "textbook", "spect_reg")
+    lines = [
+        "| CIFAR ResNet, bf16, one H200 | aimed at | measured |",
+        "|---|---|---|",
+        f"| SpectReg, exact: step / plain compiled step | at most 2.3 | {_of_plain(exact, resnet)} |",
+        f"| the same by the estimator `forward` | at most 1.8 | {_of_plain(forward, resnet)} |",
+        f"| exact, against the textbook's eager double backward | at least 6 x faster | {textbook.ms / exact.ms:.2f} x |",
+        f"| DoubleBack, exact / plain | at most 2.3 | {_of_plain(double, resnet)} |",
+        f"| FrobReg, exact, 10 classes / plain | at most 8 | {_of_plain(frob, resnet)} |",
+        f"| its memory / plain | at most 3 | {_memory(frob, resnet)} |",
+        f"| memory of the exact SpectReg step / plain | at most 2.2 | {_memory(exact, resnet)} |",
+    ]
+    for precision, rows in fleet.items():
+        of_256 = next(row for row in rows if row.members == 256 and row.penalty)
+        alone = _find(rows, "textbook", "spect_reg")
+        lines.append(
+            f"| LeNet fleet of 256, SpectReg, {precision}, against the textbook one at a time | at least 120 x | "
+            f"{alone.ms / of_256.ms:.0f} x |"
+        )
+    return "\n".join(lines)
+
+
+def _lanes() -> str:
+    with next(RESULTS.glob("lanes_*.csv")).open() as file:
+        lines = [f"| {line['runs']} | {line['way']} | {line['ms_per_step_and_run']} |" for line in csv.DictReader(file)]
+    return "\n".join(
+        [
+            "### Several runs of the CIFAR ResNet on one GPU",
+            "",
+            "| runs | way | ms a step and run |",
+            "|---|---|---|",
+            *lines,
+        ]
+    )
+
+
+def _find(rows: list[Row], method: str, penalty: str) -> Row:
+    return next(row for row in rows if (row.method, row.penalty) == (method, penalty))
+
+
+def _of_plain(row: Row, rows: list[Row]) -> str:
+    plain = plain_of(row, rows)
+    assert plain is not None
+    return f"{row.ms / plain.ms:.2f}"
+
+
+def _memory(row: Row, rows: list[Row]) -> str:
+    plain = plain_of(row, rows)
+    assert plain is not None
+    return f"{row.memory_mib / plain.memory_mib:.2f}"
+
+
+def draw() -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    rows = read(next(RESULTS.glob("resnet_bf16_*.csv")))
+    names = [f"{row.method}{', ' + row.penalty if row.penalty else ''}" for row in rows]
+    colours = ["#9aa5b1" if "plain" in row.method else "#d1495b" if row.method == "textbook" else "#2e6f95" for row in rows]
+    figure, axes = plt.subplots(figsize=(8.2, 3.4), layout="constrained")
+    bars = axes.barh(names, [row.ms for row in rows], color=colours)
+    axes.bar_label(bars, [f"{row.ms:.1f}" for row in rows], padding=3)
+    axes.invert_yaxis()
+    axes.set(xlabel="milliseconds a step: CIFAR ResNet, batch 128, bf16, one H200", xlim=(0, 44))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(PLOT, dpi=150)
+
+
+def main() -> None:
+    draw()
+    before, _, rest = PAGE.read_text().partition("<!-- generated -->\n")
+    after = rest.partition("<!-- /generated -->")[2]
+    PAGE.write_text(f"{before}<!-- generated -->\n{generated()}\n<!-- /generated -->{after}")
+
+
+if __name__ == "__main__":
+    main()
