@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -79,3 +80,11 @@ def test_readme_names_every_penalty() -> None:
     for thing in vars(gr).values():
         if isinstance(thing, type) and issubclass(thing, gr.Penalty) and thing not in (gr.Penalty, gr.GradientPenalty):
             assert f"`{thing.__name__}`" in text
+
+
+def test_benchmark_page_is_that_of_the_results() -> None:
+    spec = importlib.util.spec_from_file_location("document", ROOT / "benchmarks" / "document.py")
+    document = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(document)
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
