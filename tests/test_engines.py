@@ -89,7 +89,7 @@ WITHOUT_BATCH_NORM = [name for name in CLASSIFICATION if name != "conv_batch_nor
 
 
 @pytest.mark.parametrize("name", WITHOUT_BATCH_NORM)
-@pytest.mark.parametrize("engine", [Forward(), Forward(tangents="forward_mode")], **ids)
+@pytest.mark.parametrize("engine", [Forward(step=1e-7), Forward(tangents="forward_mode")], **ids)
 def test_forward_estimates_every_penalty_without_bias(name: str, engine: Engine) -> None:
     p = problem(name)
     frobenius = penalty_value(p, gr.FrobReg(weight=1)).item()
@@ -103,7 +103,7 @@ def test_forward_under_batch_norm_estimates_one_projection_per_example() -> None
     p = problem("conv_batch_norm")
     full = torch.autograd.functional.jacobian(p.model, p.x)  # [batch, outputs, batch, *input]
     expected = full.square().sum().item() / len(p.x)
-    assert_mean_is(estimates(p, gr.SpectReg(weight=1), Forward()), expected)
+    assert_mean_is(estimates(p, gr.SpectReg(weight=1), Forward(step=1e-7)), expected)
     assert_mean_is(estimates(p, gr.SpectReg(weight=1, per_example=True), DoubleBackward()), expected)
 
 
@@ -242,8 +242,10 @@ def test_recurrent_layers(engine: str) -> None:
     [
         ("double_backward", torch.float32, 1e-4),
         ("linearized", torch.float32, 1e-4),
-        ("finite_difference", torch.float32, 1e-2),
-        (FiniteDifference(central=True), torch.float32, 2e-3),
+        ("finite_difference", torch.float32, 0.2),  # the default step is 0.01
+        (FiniteDifference(central=True), torch.float32, 0.05),
+        (FiniteDifference(step=3e-4), torch.float32, 1e-2),
+        (FiniteDifference(central=True, step=5e-3), torch.float32, 2e-3),
         ("double_backward", torch.bfloat16, 0.05),
         ("linearized", torch.bfloat16, 0.05),
         ("finite_difference", torch.bfloat16, 0.35),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import torch
 from torch import nn
 
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
@@ -14,6 +15,7 @@ from gradreg.engines.double_backward import DoubleBackward
 from gradreg.engines.finite_difference import FiniteDifference
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
+from gradreg.engines.linearized import Linearized
 
 
 @dataclass(frozen=True)
@@ -28,8 +30,9 @@ class Choice:
 class Auto:
     """Exact where the model allows it, compiled where that pays.
 
-    ``finite_difference`` where the model has no second derivative; else ``compiled`` for a module on a GPU; else
-    ``double_backward``. The choice is made in the first call and stands in ``objective.choice``.
+    Where the model has no second derivative ``linearized``, or ``finite_difference`` if it has no forward mode either; else
+    ``compiled`` for a module on a GPU; else ``double_backward``. The choice is made in the first call and stands in
+    ``objective.choice``.
     """
 
     name: ClassVar[str] = "auto"
@@ -45,7 +48,21 @@ def choose(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str]) -> C
         try:
             DoubleBackward().evaluate(model, inputs, wrt=wrt, how=Pass(own=True, randomness=0))
         except DifferentiationError as error:
-            return Choice(FiniteDifference(), f"double backward is not possible: {error}")
+            if _has_forward_mode(model, inputs, wrt):
+                return Choice(Linearized(), f"forward mode, since double backward is not possible: {error}")
+            return Choice(FiniteDifference(), f"neither double backward nor forward mode is possible: {error}")
     if device_of(inputs).type == "cuda" and isinstance(model, nn.Module):
         return Choice(Compiled(), "a module on a GPU: one compiled graph for the whole step")
     return Choice(DoubleBackward(), "not on a GPU: eager autograd is as fast, and there is nothing to wait for")
+
+
+def _has_forward_mode(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str]) -> bool:
+    try:
+        found = Linearized().evaluate(model, inputs, wrt=wrt, how=Pass(own=True, randomness=0))
+        for jvp in found.jvps.values():
+            jvp([torch.ones_like(point).unsqueeze(0) for point in jvp.points])
+    except torch.OutOfMemoryError:
+        raise
+    except Exception:  # whatever an operation without forward mode raises
+        return False
+    return True

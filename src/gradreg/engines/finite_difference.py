@@ -24,12 +24,13 @@ class FiniteDifference:
         \qquad t = \nabla \phi(J^T c) \text{ held constant}
 
     The value of the penalty is exact; its derivative by the parameters has an error of :math:`O(h)`, or
-    :math:`O(h^2)` with central differences, plus one of :math:`O(\epsilon / h)` from rounding.
+    :math:`O(h^2)` with central differences, plus one of :math:`O(\epsilon / h)` from rounding. Where ReLUs or max-pooling
+    switch along the way it may exceed the gradient itself (docs/engines.md): for such models use an exact engine.
 
     Attributes:
         central: take the difference to both sides, for a smaller error and one more forward and backward pass.
-        step: how far to move, relative to the root mean square of the input. None chooses
-            :math:`\epsilon^{1/2}` (central: :math:`\epsilon^{1/3}`) from the resolution of the model's arithmetic.
+        step: how far to move, relative to the root mean square of the input. None chooses 0.01 (0.03 in half precision), and in double
+            :math:`\epsilon^{1/2}` (central: :math:`\epsilon^{1/3}`).
         transformed: go through ``torch.func`` instead of autograd's own graph, to be used inside its transforms.
 
     Cost for one cotangent: a backward pass to the point, then one forward and one ordinary backward pass (central: two):

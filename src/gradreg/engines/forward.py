@@ -27,8 +27,8 @@ class Forward:
 
     Attributes:
         tangents: ``"difference"`` takes ``J t`` from a second forward pass a small step away, ``"forward_mode"`` exactly.
-        step: how far to move, relative to the root mean square of the input. None chooses :math:`\epsilon^{1/2}` from
-            the resolution of the model's arithmetic.
+        step: how far to move, relative to the root mean square of the input. The estimate is that of the network smoothed
+            over this distance; a shorter step multiplies the noise of ReLUs that switch.
         transformed: whether it is used inside a transform of ``torch.func``; it works there as it is.
 
     Cost: one forward and one ordinary backward pass more: 2.0 times a plain step.
@@ -37,7 +37,7 @@ class Forward:
     name: ClassVar[str] = "forward"
 
     tangents: Literal["difference", "forward_mode"] = "difference"
-    step: float | None = None
+    step: float = 0.05
     transformed: bool = False
 
     def __post_init__(self) -> None:
