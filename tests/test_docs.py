@@ -88,3 +88,9 @@ def test_benchmark_page_is_that_of_the_results() -> None:
     spec.loader.exec_module(document)
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
+    assert f"<!-- speed -->\n{document.speed()}\n<!-- /speed -->" in (ROOT / "README.md").read_text()
+
+
+def test_code_of_the_engines_page_runs() -> None:
+    for block in blocks("docs/engines.md", "python"):
+        exec(block, {})

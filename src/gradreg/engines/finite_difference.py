@@ -29,8 +29,8 @@ class FiniteDifference:
 
     Attributes:
         central: take the difference to both sides, for a smaller error and one more forward and backward pass.
-        step: how far to move, relative to the root mean square of the input. None chooses 0.01 (0.03 in half precision), and in double
-            :math:`\epsilon^{1/2}` (central: :math:`\epsilon^{1/3}`).
+        step: how far to move, relative to the root mean square of the input. None chooses 0.01 (0.03 in half
+            precision), and in double precision :math:`\epsilon^{1/2}` (central: :math:`\epsilon^{1/3}`).
         transformed: go through ``torch.func`` instead of autograd's own graph, to be used inside its transforms.
 
     Cost for one cotangent: a backward pass to the point, then one forward and one ordinary backward pass (central: two):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -70,7 +71,7 @@ def default_step(logits: Tensor, *, central: bool) -> float:
     change is divided by the step: in single precision a smaller one makes the error of such networks larger.
     """
     if logits.dtype == torch.float64:
-        return float(torch.finfo(logits.dtype).eps) ** (1 / 3 if central else 1 / 2)
+        return math.pow(torch.finfo(logits.dtype).eps, 1 / 3 if central else 1 / 2)
     return 0.01 if logits.dtype == torch.float32 else 0.03
 
 
