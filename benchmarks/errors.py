@@ -35,8 +35,8 @@ DRAWS = 200
 SPREAD_PRECISIONS = ["float64", "float32"]
 ESTIMATES: dict[str, Engine] = {
     "double_backward": gr.DoubleBackward(),
+    "forward by difference": gr.Forward(tangents="difference"),
     "forward": gr.Forward(),
-    "forward, forward_mode": gr.Forward(tangents="forward_mode"),
 }
 STEPS = [None, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}

@@ -23,17 +23,22 @@ PARTS = {
         *PLAIN,
         ("compiled", "spect_reg"),
         ("compiled", "double_back"),
-        ("compiled forward", "spect_reg"),
-        ("compiled forward", "spect_reg on half the batch"),
+        ("compiled forward by difference", "spect_reg"),
+        ("compiled forward by difference", "spect_reg on half the batch"),
         ("compiled", "frob_reg in chunks of 5"),
     ],
-    "lenet": [*PLAIN, ("double_backward", "spect_reg"), ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
-    "resnet18": [*PLAIN, ("compiled", "spect_reg"), ("compiled forward", "spect_reg")],
+    "lenet": [
+        *PLAIN,
+        ("double_backward", "spect_reg"),
+        ("compiled", "spect_reg"),
+        ("compiled forward by difference", "spect_reg"),
+    ],
+    "resnet18": [*PLAIN, ("compiled", "spect_reg"), ("compiled forward by difference", "spect_reg")],
     "transformer": [
         *PLAIN,
         ("compiled", "spect_reg"),
         ("compiled finite_difference", "spect_reg"),
-        ("compiled forward", "spect_reg"),
+        ("compiled forward by difference", "spect_reg"),
     ],
 }
 PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}

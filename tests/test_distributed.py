@@ -1,4 +1,4 @@
-"""DistributedDataParallel: two processes give the gradients of one on the whole batch."""
+"""Data parallelism and sharding: two processes give the gradients of one on the whole batch."""
 
 from __future__ import annotations
 
@@ -43,14 +43,40 @@ def worker(rank: int, port: int, name: str, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", PENALTIES)
-def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(worker, (port, name, str(tmp_path)), nprocs=2)
+        return free.getsockname()[1]
+
+
+@pytest.mark.parametrize("name", PENALTIES)
+def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
+    mp.spawn(worker, (free_port(), name, str(tmp_path)), nprocs=2)
     model, (x, y) = make_model(), make_batch()
     gr.Objective(F.cross_entropy, *PENALTIES[name])(model, x, y).total.backward()
     for rank in (0, 1):
         for found, parameter in zip(torch.load(tmp_path / f"{rank}.pt"), model.parameters(), strict=True):
             torch.testing.assert_close(found, parameter.grad)
+
+
+def sharded_worker(rank: int, port: int, folder: str) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    torch.distributed.init_process_group("gloo", rank=rank, world_size=2)
+    mesh, model = init_device_mesh("cpu", (2,)), make_model()
+    for part in (model[0], model[2], model):
+        fully_shard(part, mesh=mesh)
+    x, y = (part[4 * rank : 4 * rank + 4] for part in make_batch())
+    gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1), engine="finite_difference")(model, x, y).total.backward()
+    torch.save([parameter.grad.full_tensor() for parameter in model.parameters()], Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_differences_work_with_sharded_parameters(tmp_path: Path) -> None:
+    mp.spawn(sharded_worker, (free_port(), str(tmp_path)), nprocs=2)
+    model, (x, y) = make_model(), make_batch()
+    gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1))(model, x, y).total.backward()
+    for found, parameter in zip(torch.load(tmp_path / "0.pt"), model.parameters(), strict=True):
+        torch.testing.assert_close(found, parameter.grad, rtol=1e-6, atol=1e-8)

@@ -89,7 +89,7 @@ WITHOUT_BATCH_NORM = [name for name in CLASSIFICATION if name != "conv_batch_nor
 
 
 @pytest.mark.parametrize("name", WITHOUT_BATCH_NORM)
-@pytest.mark.parametrize("engine", [Forward(step=1e-7), Forward(tangents="forward_mode")], **ids)
+@pytest.mark.parametrize("engine", [Forward(), Forward(tangents="difference", step=1e-7)], **ids)
 def test_forward_estimates_every_penalty_without_bias(name: str, engine: Engine) -> None:
     p = problem(name)
     frobenius = penalty_value(p, gr.FrobReg(weight=1)).item()
@@ -103,13 +103,13 @@ def test_forward_under_batch_norm_estimates_one_projection_per_example() -> None
     p = problem("conv_batch_norm")
     full = torch.autograd.functional.jacobian(p.model, p.x)  # [batch, outputs, batch, *input]
     expected = full.square().sum().item() / len(p.x)
-    assert_mean_is(estimates(p, gr.SpectReg(weight=1), Forward(step=1e-7)), expected)
+    assert_mean_is(estimates(p, gr.SpectReg(weight=1), Forward()), expected)
     assert_mean_is(estimates(p, gr.SpectReg(weight=1, per_example=True), DoubleBackward()), expected)
 
 
 def test_forward_has_an_unbiased_gradient() -> None:
     p = problem("mlp")
-    objective = gr.Objective(p.loss, gr.SpectReg(weight=1), engine=Forward(tangents="forward_mode"))
+    objective = gr.Objective(p.loss, gr.SpectReg(weight=1), engine=Forward())
     generator = torch.Generator().manual_seed(0)
     expected = torch.autograd.grad(penalty_value(p, gr.FrobReg(weight=1)), p.model[0].weight)[0]
     found = torch.stack(
@@ -217,8 +217,17 @@ def test_finite_difference_needs_one_backward_only() -> None:
         penalty_value(once, gr.DoubleBack(weight=1))
 
 
-@pytest.mark.parametrize("engine", ["finite_difference", "forward"])
-def test_recurrent_layers(engine: str) -> None:
+@pytest.mark.filterwarnings("ignore")  # the compiler's own
+def test_differences_of_a_compiled_model() -> None:
+    p = problem("mlp")
+    compiled = Problem("compiled", torch.compile(p.model, backend="aot_eager"), p.x, p.y, p.loss)
+    reference = torch.autograd.grad(penalty_value(p, gr.DoubleBack(weight=1)), p.model[0].weight)[0]
+    found = torch.autograd.grad(penalty_value(compiled, gr.DoubleBack(weight=1), "finite_difference"), p.model[0].weight)[0]
+    torch.testing.assert_close(found, reference, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("engine", [FiniteDifference(), Forward(tangents="difference")], **ids)
+def test_recurrent_layers(engine: Engine) -> None:
     torch.manual_seed(0)
 
     class Recurrent(nn.Module):

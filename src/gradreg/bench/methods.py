@@ -34,10 +34,12 @@ ENGINES: dict[str, Engine] = {
     "linearized": Linearized(),
     "finite_difference": FiniteDifference(),
     "forward": Forward(),
+    "forward by difference": Forward(tangents="difference"),
     "compiled": Compiled(),
     "compiled linearized": Compiled(Linearized()),
     "compiled finite_difference": Compiled(FiniteDifference()),
     "compiled forward": Compiled(Forward()),
+    "compiled forward by difference": Compiled(Forward(tangents="difference")),
 }
 #: What ``--methods`` takes: ``plain``, ``plain compiled``, ``textbook``, or an engine.
 METHODS = ("plain", "plain compiled", "textbook", *ENGINES)

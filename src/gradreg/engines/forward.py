@@ -26,9 +26,10 @@ class Forward:
     estimates what SpectReg has in the mean with ``per_example=True``. Squared norms only.
 
     Attributes:
-        tangents: ``"difference"`` takes ``J t`` from a second forward pass a small step away, ``"forward_mode"`` exactly.
-        step: how far to move, relative to the root mean square of the input. The estimate is that of the network smoothed
-            over this distance; a shorter step multiplies the noise of ReLUs that switch.
+        tangents: ``"forward_mode"`` takes ``J t`` exactly; ``"difference"`` by a second forward pass a small step away, for
+            models without forward mode. With ReLUs or max-pooling the latter is biased and noisy (docs/engines.md).
+        step: how far to move for a difference, relative to the root mean square of the input. The estimate is that of the
+            network smoothed over this distance; a shorter step multiplies the noise of ReLUs that switch.
         transformed: whether it is used inside a transform of ``torch.func``; it works there as it is.
 
     Cost: one forward and one ordinary backward pass more: 2.0 times a plain step.
@@ -36,7 +37,7 @@ class Forward:
 
     name: ClassVar[str] = "forward"
 
-    tangents: Literal["difference", "forward_mode"] = "difference"
+    tangents: Literal["forward_mode", "difference"] = "forward_mode"
     step: float = 0.05
     transformed: bool = False
 
