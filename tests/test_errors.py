@@ -57,7 +57,7 @@ def test_values_of_other_classes() -> None:
         (lambda: gr.LabelSmoothing(weight=1.5), "weight=1.5 must be at most 1"),
         (
             lambda: gr.Objective(F.cross_entropy, SPECT, engine="magic"),
-            "engine='magic' is unknown: choose one of 'double_backward'",
+            "engine='magic' is unknown: choose one of 'auto', 'double_backward'",
         ),
         (lambda: gr.Objective(F.cross_entropy, SPECT, class_dim=0), "class_dim=0 is the batch"),
     ]:
