@@ -268,5 +268,22 @@ def test_bench_of_a_fleet(gradreg: Shell) -> None:
     assert "| mlp | 50 | 10 | fp32 | fleet of 2 | spect_reg |" in printed
 
 
-def test_bench_names_the_models_it_has(gradreg: Shell) -> None:
-    assert "choose mlp, lenet" in gradreg("bench", "--model", "vgg", code=2).stderr
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--model", "vgg"], "choose mlp, lenet"),
+        (["--method", "warp"], "--method 'warp' is unknown: choose plain, plain compiled, textbook"),
+        (["--penalty", "nothing"], "--penalty 'nothing' is unknown: choose spect_reg"),
+        (["--precision", "fp8"], "--precision 'fp8' is unknown: choose fp32, tf32, bf16"),
+    ],
+)
+def test_bench_says_what_it_has(gradreg: Shell, words: list[str], says: str) -> None:
+    assert says in gradreg("bench", *words, code=2).stderr
+
+
+def test_bench_by_number_of_classes(gradreg: Shell, tmp_path: Path) -> None:
+    sizes = ["--num-classes", "2", "--num-classes", "3", "--method", "plain", "--method", "double_backward"]
+    gradreg("bench", "--model", "mlp", *sizes, "--penalty", "frob_reg", "--steps", "1", "--out", "found", "--device", "cpu")
+    (file,) = (tmp_path / "found").iterdir()
+    assert file.name.startswith("engines_by_classes_fp32_cpu-")
+    assert [(row.num_classes, row.penalty) for row in read(file)] == [(2, ""), (2, "frob_reg"), (3, ""), (3, "frob_reg")]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -181,3 +184,37 @@ def test_step_is_objective_backward_and_optimizer(engine: str) -> None:
         step(x, y, generator=Draws.of_seed(number))
     for mine, theirs in zip(model.parameters(), by_hand(), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_what_was_traced_goes_with_the_objective() -> None:
+    model, x, y = toy()
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    objective(model, x, y)
+    gone = weakref.ref(model)
+    del model, objective
+    gc.collect()
+    assert gone() is None
+
+
+def test_a_parameter_without_gradient_has_none_as_in_eager_mode() -> None:
+    class Spare(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.spare = nn.Linear(3, 2), nn.Linear(3, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.used(x)
+
+    model = Spare()
+    x, y = torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(model, x, y).total.backward()
+    assert model.used.weight.grad is not None
+    assert model.spare.weight.grad is None
+
+
+def test_nothing_to_train_is_told() -> None:
+    model = nn.Linear(3, 2).requires_grad_(False)
+    with pytest.raises(ValueError, match="no parameter that requires a gradient"):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(
+            model, torch.randn(4, 3), torch.tensor([0] * 4)
+        )

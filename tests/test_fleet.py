@@ -253,3 +253,31 @@ def test_a_fleet_too_large_for_memory_is_halved(monkeypatch: pytest.MonkeyPatch)
     records = list(train_together([config(data, num_steps=2, seed=seed) for seed in range(4)], data, "cpu"))
     assert sizes == [4, 2, 2]
     assert [record.config.seed for record in records] == [0, 1, 2, 3]
+
+
+FROZEN = """
+from torch import nn
+
+def make(generator=None):
+    model = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    for parameter in model.parameters():
+        parameter.data.uniform_(-0.5, 0.5, generator=generator)
+    model[0].requires_grad_(False)
+    model.register_buffer("scratch", model[0].weight.detach().clone(), persistent=False)
+    return model
+"""
+
+
+def test_frozen_parameters_stay_as_they_are(tmp_path) -> None:
+    (tmp_path / "own.py").write_text(FROZEN)
+    data = toy()
+    penalties = (gr.SpectReg(weight=0.1), gr.WeightDecay(weight=0.1))
+    base = config(data, model=f"{tmp_path / 'own.py'}:make", penalties=penalties, precision="fp64", num_steps=10)
+    assert_members_equal_single_runs(base, data)
+
+
+@pytest.mark.parametrize("engine", ["compiled", "auto"])
+def test_engines_that_stand_for_another(engine: str) -> None:
+    data = toy()
+    base = config(data, penalties=(gr.SpectReg(weight=0.1),), precision="fp64", num_steps=5, engine=engine)
+    assert_members_equal_single_runs(base, data)

@@ -155,3 +155,9 @@ def test_no_second_convolution_is_as_large_as_the_image() -> None:
             sizes.clear()
             torch.autograd.grad(gradient.square().sum(), layer.weight)
     assert all(size == 3 for size in sizes), sizes
+
+
+def test_batch_norm_of_one_value_is_refused_as_by_pytorch() -> None:
+    for mode in (nullcontext(), FastTwice()):
+        with mode, pytest.raises(ValueError, match="more than (1|one) value"):
+            nn.BatchNorm1d(3)(torch.randn(1, 3))

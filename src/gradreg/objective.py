@@ -13,6 +13,7 @@ from torch import Generator, Tensor, nn
 
 from gradreg.draws import Draws
 from gradreg.engines import Auto, Choice, Compiled, DoubleBackward, Engine, Evaluation, choose, engine_of
+from gradreg.engines.compiled import Prepared
 from gradreg.engines.forward_pass import Pass, Randomness, call
 from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
@@ -86,6 +87,7 @@ class Objective:
         self.penalties = penalties
         self.engine = engine_of(engine)
         self.choice: Choice | None = None
+        self._prepared: dict[Any, Prepared] = {}
         self.class_dim = class_dim
         self.check_finite = check_finite
 
@@ -151,7 +153,9 @@ class Objective:
         twice = any(isinstance(job.penalty, GradientPenalty) for job in active) and isinstance(engine.inner, DoubleBackward)
         weights = {job.name: float(job.weight) for job in active}
         terms = Terms(
-            *engine.terms(whole, model, data, weights, _key(generator), owner=self, twice=twice, optimizer=optimizer)
+            *engine.terms(
+                whole, model, data, weights, _key(generator), kept=self._prepared, twice=twice, optimizer=optimizer
+            )
         )
         if self.check_finite and active and not terms.total.isfinite():
             _raise_not_finite({"total": terms.total} | terms.penalties, terms.logits)

@@ -1,5 +1,7 @@
 """How the penalties are differentiated. One file an engine."""
 
+from dataclasses import replace
+
 from gradreg.engines.auto import Auto, Choice, choose
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.compiled import Compiled
@@ -22,6 +24,15 @@ def engine_of(engine: str | Engine) -> Engine:
     return ENGINES[engine]()
 
 
+def inside_transforms(engine: Engine) -> Engine:
+    """The engine for use inside transforms of ``torch.func``, such as the vectorised step of a fleet."""
+    if isinstance(engine, Compiled):
+        return inside_transforms(engine.inner)
+    if isinstance(engine, Auto):
+        return DoubleBackward(transformed=True)
+    return replace(engine, transformed=True)  # type: ignore[type-var]
+
+
 __all__ = [
     "ENGINES",
     "Auto",
@@ -36,4 +47,5 @@ __all__ = [
     "Linearized",
     "choose",
     "engine_of",
+    "inside_transforms",
 ]

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
 from torch.utils import _pytree as pytree
 
+from gradreg.engines.around import call_with
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.double_backward import DoubleBackward
 from gradreg.engines.forward_pass import Pass
@@ -60,7 +60,7 @@ class Compiled:
         weights: dict[str, float],
         key: int,
         *,
-        owner: object,
+        kept: dict[Any, Prepared],
         twice: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
@@ -72,7 +72,7 @@ class Compiled:
             data: inputs, targets and unlabelled inputs, in any nesting.
             weights: of the penalties that act, by name.
             key: for random numbers.
-            owner: whose computation this is: another owner's is traced anew.
+            kept: what was traced already, by all that it depends on; the caller's, so that it goes when the caller does.
             twice: whether a gradient is differentiated.
             optimizer: takes its step as part of the graph; the total then gives no gradients.
         """
@@ -81,15 +81,11 @@ class Compiled:
                 f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
             )
         tensors, structure = pytree.tree_flatten(data)
-        place = (self, owner, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
-        kept = _PREPARED.setdefault(model, {})
+        place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
         if place not in kept:
             layers = FastTwice if twice else nullcontext
             kept[place] = Prepared(whole, model, tensors, structure, list(weights), layers, optimizer)
         return kept[place](tensors, list(weights.values()), key)
-
-
-_PREPARED: WeakKeyDictionary[nn.Module, dict[Any, Prepared]] = WeakKeyDictionary()
 
 
 class Prepared:
@@ -106,16 +102,18 @@ class Prepared:
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ValueError("engine='compiled': the model has no parameter that requires a gradient, so nothing to train.")
         self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self.buffers = dict(model.named_buffers())
-        self.whole, self.structure, self.names, self.layers = whole, structure, names, layers
-        self._module = _Module(model, whole)
+        self.model, self.whole, self.structure, self.names, self.layers = model, whole, structure, names, layers
         self.data = [t.clone() if isinstance(t, Tensor) else t for t in tensors]
         device = next(iter(self.parameters.values())).device
         self.weights = torch.zeros(max(1, len(names)), dtype=torch.float64, device=device)
         self.key = torch.zeros((), dtype=torch.long, device=device)
         self.inputs = [t for t in self.data if isinstance(t, Tensor)]
-        self.outputs, self.gradients = self._like_the_first_time()
+        self.outputs = self._first_outputs()
+        self.gradients = [torch.zeros_like(p) for p in self.parameters.values()]  # laid out as their parameters
         self._joined = optimizer is not None
         if optimizer is not None:
             _prepare(optimizer, self.parameters.values(), self.gradients)
@@ -146,10 +144,12 @@ class Prepared:
             total = _Known.apply(total, len(copies), *copies, *self.parameters.values())  # type: ignore[no-untyped-call]
         return total, loss, named, logits
 
-    def _like_the_first_time(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Where the outputs and the gradients go: tensors of their shapes, each gradient laid out as its parameter."""
-        outputs, _, _ = self._compute(self._inputs(), self.buffers)
-        return [output.clone() for output in outputs], [torch.zeros_like(p) for p in self.parameters.values()]
+    def _first_outputs(self) -> list[Tensor]:
+        """Where the outputs go. Parameters that turn out to have no gradient count as frozen, as eager mode has it."""
+        outputs, gradients, _ = self._compute(self._inputs(), self.buffers)
+        unused = [name for name, gradient in zip(self.parameters, gradients, strict=True) if gradient is None]
+        self.frozen |= {name: self.parameters.pop(name) for name in unused}
+        return [output.clone() for output in outputs]
 
     def _inputs(self) -> list[Tensor]:
         fixed = [*self.parameters.values(), *self.frozen.values()]
@@ -159,22 +159,23 @@ class Prepared:
         buffers = dict(zip(self.buffers, state[len(self.outputs) + len(self.gradients) :], strict=True))
         outputs, gradients, changed = self._compute(inputs, buffers)
         for old, new in zip(state, [*outputs, *gradients, *changed.values()], strict=True):
+            assert new is not None  # what has no gradient is not among the parameters any more
             old.copy_(new)
 
     def _compute(
         self, inputs: Sequence[Tensor], buffers: dict[str, Tensor]
-    ) -> tuple[list[Tensor], Sequence[Tensor], dict[str, Tensor]]:
+    ) -> tuple[list[Tensor], Sequence[Tensor | None], dict[str, Tensor]]:
         left = iter(inputs)
         parameters = {name: next(left).detach().requires_grad_() for name in self.parameters}
         fixed = {name: next(left) for name in self.frozen}
         data = [next(left) if isinstance(t, Tensor) else t for t in self.data]
         weights, key = left
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        named = {f"model.{name}": tensor for name, tensor in (parameters | fixed | buffers).items()}
         with torch.enable_grad(), self.layers():
             arguments = (pytree.tree_unflatten(data, self.structure), weights.unbind()[: len(self.names)], key)
-            (total, loss, values, logits), buffers = torch.func.functional_call(self._module, named, arguments)
-            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True, materialize_grads=True)
+            found, buffers = call_with(self.model, parameters | fixed | buffers, self.whole, *arguments)
+            total, loss, values, logits = found
+            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
         outputs = [tensor.detach() for tensor in (total, loss, logits, *(values[name] for name in self.names))]
         return outputs, gradients, {name: buffers[name].detach() for name in self.buffers}
 
@@ -201,17 +202,6 @@ def _start(optimizer: torch.optim.Optimizer) -> None:
         for entry in optimizer.state[p].values():
             if isinstance(entry, Tensor):
                 entry.zero_()
-
-
-class _Module(nn.Module):
-    """The objective as a module around the model, so that ``functional_call`` can put tensors in the place of its own."""
-
-    def __init__(self, model: nn.Module, whole: Whole) -> None:
-        super().__init__()
-        self.model, self.whole = model, whole
-
-    def forward(self, data: Any, weights: Sequence[Tensor], key: Tensor) -> Any:
-        return self.whole(self.model, data, weights, key), dict(self.model.named_buffers())
 
 
 class _Known(Function):

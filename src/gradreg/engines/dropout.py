@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gradreg.draws import Draws
+from gradreg.engines.swap import Swap
 
-#: How many leading dimensions of the input have a mask of their own: all, or all but those of a channel.
+#: How many of the last dimensions, those of a channel, are kept or dropped together.
 _SPATIAL = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
 
 
-class DrawnDropout(TorchFunctionMode):
+class DrawnDropout(Swap):
     """While active, every call of dropout takes its mask from ``draws``, at the number of that call.
 
     The rate may be a tensor, as for the members of a fleet.
@@ -33,16 +34,8 @@ class DrawnDropout(TorchFunctionMode):
         self.draws = draws
         self._calls = 0
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        if func not in _SPATIAL:
-            return func(*args, **kwargs or {})
-        return self._dropout(_SPATIAL[func], *args, **kwargs or {})
+    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:  # noqa: ARG002
+        return partial(self._dropout, _SPATIAL[function]) if function in _SPATIAL else None
 
     def _dropout(
         self,

@@ -8,24 +8,19 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
+
+from gradreg.engines.swap import Swap
 
 
-class PlainNormalisation(TorchFunctionMode):
+class PlainNormalisation(Swap):
     """While active, batch, layer, group and instance norm are computed from means and variances.
 
     PyTorch's own take the statistics for constants when a forward-mode derivative is differentiated once more: the
     result is wrong, and nothing says so.
     """
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        return _PLAIN.get(func, func)(*args, **kwargs or {})
+    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:  # noqa: ARG002
+        return _PLAIN.get(function)
 
 
 def batch_norm(
@@ -41,23 +36,29 @@ def batch_norm(
     """``F.batch_norm``: over the batch and all positions."""
     x = wide(input)
     if training or running_mean is None or running_var is None:
-        var, mean = torch.var_mean(x, _all_but_channels(x), correction=0, keepdim=True)
-        update_running(running_mean, running_var, mean, var, x.numel() // x.shape[1], momentum)
+        var, mean = batch_statistics(x, running_mean, running_var, momentum)
     else:
         var, mean = by_channel(running_var, x), by_channel(running_mean, x)
     y = (x - mean) * (var + eps).rsqrt()
     return _affine_by_channel(y, weight, bias).to(input.dtype)
 
 
-@torch.no_grad()
-def update_running(
-    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, count: int, momentum: float
-) -> None:
-    """Move the running statistics towards those of the batch, in place."""
+def batch_statistics(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> tuple[Tensor, Tensor]:
+    """Variance and mean of each channel; the running ones, where there are any, move towards them in place."""
+    count = x.numel() // x.shape[1]
+    if count < 2:
+        raise ValueError(
+            f"batch norm in training mode needs more than one value for each channel, got input {tuple(x.shape)}."
+        )
+    var, mean = torch.var_mean(x, all_but_channels(x), correction=0, keepdim=True)
     if running_mean is not None and running_var is not None:
-        running_mean.mul_(1 - momentum).add_(mean.detach().flatten().to(running_mean.dtype), alpha=momentum)
-        unbiased = var.detach().flatten() * (count / (count - 1))
-        running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
+        with torch.no_grad():
+            running_mean.mul_(1 - momentum).add_(mean.detach().flatten().to(running_mean.dtype), alpha=momentum)
+            unbiased = var.detach().flatten() * (count / (count - 1))
+            running_var.mul_(1 - momentum).add_(unbiased.to(running_var.dtype), alpha=momentum)
+    return var, mean
 
 
 def layer_norm(
@@ -95,7 +96,7 @@ def by_channel(values: Tensor, x: Tensor) -> Tensor:
     return values.view(1, -1, *[1] * (x.ndim - 2))
 
 
-def _all_but_channels(x: Tensor) -> list[int]:
+def all_but_channels(x: Tensor) -> list[int]:
     return [0, *range(2, x.ndim)]
 
 

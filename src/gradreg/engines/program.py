@@ -52,8 +52,7 @@ class Program:
         after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
             GPU it becomes part of the captured graph.
 
-    Attributes:
-        peak_bytes: on a GPU, the memory that a step needs at its peak, with all that was allocated before it.
+    PyTorch's statistics of peak memory start anew at the capture: afterwards they tell what a step needs.
     """
 
     def __init__(
@@ -64,7 +63,6 @@ class Program:
         after: Callable[[], object] | None = None,
     ) -> None:
         self.state, self.inputs, self.after = list(state), list(inputs), after or _nothing
-        self.peak_bytes = 0
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), [t.clone() for t in self.state], self.inputs)
             self._run = self._captured() if self.state[0].is_cuda else self._replay
@@ -92,7 +90,6 @@ class Program:
         with torch.cuda.graph(captured):
             compiled(self.state, self.inputs)
             self.after()
-        self.peak_bytes = torch.cuda.max_memory_allocated()
         return captured.replay
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradreg.engines.normalisation import PlainNormalisation
+from gradreg.engines.normalisation import PlainNormalisation, wide
 from gradreg.engines.twice import pytorchs_layers
 from gradreg.penalties.probe import JVP
 
@@ -54,7 +54,7 @@ def by_difference(
         h = relative * _rms(points) / _rms(tangents)
         ahead = function(*[(h * t).to(t.dtype) for t in tangents])
         behind = function(*[(-h * t).to(t.dtype) for t in tangents]) if central else logits
-        return (_wide(ahead) - _wide(behind)) / (2 * h if central else h)
+        return (wide(ahead) - wide(behind)) / (2 * h if central else h)
 
     return _rows(points, one)
 
@@ -86,10 +86,6 @@ def _rows(points: Sequence[Tensor], one: Callable[[Sequence[Tensor]], Tensor]) -
 
 def _rms(tensors: Sequence[Tensor]) -> Tensor:
     """Root mean square of all entries; 1 where all are zero."""
-    total = torch.stack([_wide(t.detach()).square().sum() for t in tensors]).sum()
+    total = torch.stack([wide(t.detach()).square().sum() for t in tensors]).sum()
     mean = total / sum(t.numel() for t in tensors)
     return torch.where(mean > 0, mean, 1).sqrt()
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()

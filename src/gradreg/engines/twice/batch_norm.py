@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradreg.engines import normalisation
-from gradreg.engines.normalisation import by_channel, wide
+from gradreg.engines.normalisation import all_but_channels, batch_statistics, by_channel, wide
 
 
 def batch_norm(
@@ -27,8 +27,7 @@ def batch_norm(
         return normalisation.batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     with torch.no_grad():
         x = wide(input.detach())
-        var, mean = torch.var_mean(x, _all_but_channels(x), correction=0, keepdim=True)
-        normalisation.update_running(running_mean, running_var, mean, var, x.numel() // x.shape[1], momentum)
+        var, mean = batch_statistics(x, running_mean, running_var, momentum)
         scale = (var + eps).rsqrt()
     gain = torch.ones_like(mean) if weight is None else by_channel(weight, x)
     y: Tensor = Normalised.apply(input, gain, mean, scale)  # type: ignore[no-untyped-call]
@@ -90,8 +89,4 @@ class NormalisedBackward(Function):
 
 
 def _mean(t: Tensor) -> Tensor:
-    return t.mean(_all_but_channels(t), keepdim=True)
-
-
-def _all_but_channels(x: Tensor) -> list[int]:
-    return [0, *range(2, x.ndim)]
+    return t.mean(all_but_channels(t), keepdim=True)

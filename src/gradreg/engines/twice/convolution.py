@@ -64,7 +64,7 @@ class Product(Function):
             found = Product.apply(kind, folded, second, geometry.with_batch(size * geometry.batch))  # type: ignore[no-untyped-call]
             return found.unflatten(0, (size, -1)), 0
         if geometry.members is not None:
-            raise NotImplementedError("a fleet of fleets: a convolution can be vectorised over its filters once.")
+            raise ValueError("a convolution can be vectorised over its filters once: there are no fleets of fleets.")
         operands = [_stack(t, dim, info.batch_size) for t, dim in ((first, of_first), (second, of_second))]
         found = Product.apply(kind, *operands, replace(geometry, members=info.batch_size))  # type: ignore[no-untyped-call]
         return found, 0

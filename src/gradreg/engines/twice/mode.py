@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from gradreg.engines.normalisation import layer_norm
+from gradreg.engines.swap import Swap
 from gradreg.engines.twice.batch_norm import batch_norm
 from gradreg.engines.twice.convolution import convolution
 from gradreg.engines.twice.geometry import Geometry
 from gradreg.engines.twice.relu import relu
 
 
-class FastTwice(TorchFunctionMode):
+class FastTwice(Swap):
     """While active, convolutions, normalisation and ReLU are those that are fast when differentiated twice, in any model.
 
     Args:
@@ -30,24 +31,12 @@ class FastTwice(TorchFunctionMode):
         super().__init__()
         self.everywhere = everywhere
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
         if _PAUSED.get():
-            return func(*args, **kwargs or {})
-        if func is F.batch_norm:
-            return batch_norm(*args, **kwargs or {})
-        if func in (F.relu, torch.relu):
-            return relu(*args, **kwargs or {})
-        if func is F.layer_norm:
-            return layer_norm(*args, **kwargs or {})
-        if func in _CONVOLUTIONS and (self.everywhere or args[0].is_cuda):
-            return _convolution(func, *args, **kwargs or {})
-        return func(*args, **kwargs or {})
+            return None
+        if function in _CONVOLUTIONS:
+            return partial(_convolution, function) if self.everywhere or args[0].is_cuda else None
+        return _LAYERS.get(function)
 
 
 _PAUSED: ContextVar[bool] = ContextVar("paused", default=False)
@@ -63,6 +52,12 @@ def pytorchs_layers() -> Iterator[None]:
         _PAUSED.reset(token)
 
 
+_LAYERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.batch_norm: batch_norm,
+    F.layer_norm: layer_norm,
+    F.relu: relu,
+    torch.relu: relu,
+}
 _CONVOLUTIONS = {F.conv1d: 1, F.conv2d: 2, F.conv3d: 3}
 
 
