@@ -25,6 +25,7 @@ PARTS = {
         ("compiled", "double_back"),
         ("compiled forward by difference", "spect_reg"),
         ("compiled forward by difference", "spect_reg on half the batch"),
+        ("compiled", "spect_reg every second step"),
         ("compiled", "frob_reg in chunks of 5"),
     ],
     "lenet": [
@@ -42,14 +43,20 @@ PARTS = {
     ],
 }
 PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}
-FLEETS = {"lenet_fleet": [16, 64, 256], "lenet_fleet_bf16": [256]}
+#: Model, sizes and penalties of each fleet.
+FLEETS = {
+    "lenet_fleet": ("lenet", [16, 64, 256], ["", "spect_reg"]),
+    "lenet_fleet_bf16": ("lenet", [256], ["", "spect_reg"]),
+    "resnet_fleet": ("resnet", [1, 2, 4], ["spect_reg"]),
+}
 
 
 def run(part: str, device: str) -> list[Row]:
     precision = PRECISION.get(part, "bf16")
     with matmul_precision(precision):
         if part in FLEETS:
-            return fleets("lenet", FLEETS[part], device, precision, steps=20)
+            model, sizes, penalties = FLEETS[part]
+            return fleets(model, sizes, penalties, device, precision, steps=20)
         case = case_of(part, batch_size=None, num_classes=None, precision=precision)
         return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
 

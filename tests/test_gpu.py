@@ -13,9 +13,11 @@ from test_objective import ALL, SETTINGS, batch, network, seeded
 from torch import Tensor, nn
 
 import gradreg as gr
-from gradreg.bench.timing import random_images
+from gradreg.bench.timing import noise
 from gradreg.draws import Draws
 from gradreg.training import Fleet, RunConfig, run
+from gradreg.training.lanes import Lanes
+from gradreg.training.run import matmul_precision
 
 pytestmark = [
     pytest.mark.gpu,
@@ -190,7 +192,7 @@ def test_step_with_a_fused_optimizer_in_the_graph() -> None:
 @COMPILER_MAY_WARN
 @pytest.mark.parametrize("penalties", [(), (gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001))], ids=repr)
 def test_member_of_a_fleet_equals_the_run_alone(penalties) -> None:
-    data = random_images(12)
+    data = noise((1, 12, 12))
     base = RunConfig(
         data="noise",
         fingerprint=data.fingerprint,
@@ -210,3 +212,72 @@ def test_member_of_a_fleet_equals_the_run_alone(penalties) -> None:
         for name, expected in alone.model.state_dict().items():
             torch.testing.assert_close(tensors[name], expected, rtol=1e-9, atol=1e-9)
         assert member.record.metrics == pytest.approx(alone.record.metrics, rel=1e-5, abs=1e-5)
+
+
+@COMPILER_MAY_WARN
+def test_compiled_transformer_in_half_precision() -> None:
+    """Derivatives are taken outside autocast: softmax has no backward kernel for mixed types."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.0, batch_first=True)
+    model = nn.Sequential(layer, nn.Flatten(), nn.Linear(32 * 8, 5)).cuda()
+    x, y = torch.randn(8, 8, 32, device="cuda"), torch.randint(5, (8,), device="cuda")
+
+    def gradient(engine: str, half: bool) -> Tensor:
+        model.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16, enabled=half):
+            terms = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine=engine)(
+                model, x, y, generator=Draws.of_seed(0)
+            )
+        terms.total.backward()
+        return torch.cat([p.grad.flatten().clone() for p in model.parameters()])
+
+    exact = gradient("double_backward", half=False)
+    for engine in ("compiled", "double_backward"):
+        assert (gradient(engine, half=True) - exact).norm() < 0.05 * exact.norm(), engine
+
+
+@COMPILER_MAY_WARN
+def test_lanes_give_what_runs_alone_give() -> None:
+    data = noise((1, 12, 12))
+    base = RunConfig(
+        data="noise",
+        fingerprint=data.fingerprint,
+        model="lenet",
+        train_size=60,
+        validation_size=20,
+        num_steps=30,
+        batch_size=10,
+        penalties=(gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001)),
+        precision="fp64",
+        num_evaluations=2,
+    )
+    configs = [replace(base, seed=seed, learning_rate=0.001 * (1 + seed)) for seed in range(3)]
+    for trained in Lanes(configs, data, device="cuda", num_lanes=2).train():
+        alone = run(trained.record.config, data, device="cuda")
+        tensors = trained.model.state_dict()
+        for name, expected in alone.model.state_dict().items():
+            torch.testing.assert_close(tensors[name], expected, rtol=1e-5, atol=1e-6)  # its learning rate is single
+
+
+@pytest.mark.parametrize("precision", ["tf32", "bf16"])
+@pytest.mark.parametrize("engine", ["double_backward", "compiled", "linearized", "finite_difference"])
+@COMPILER_MAY_WARN
+def test_error_of_the_gradient_in_lower_precision(engine: str, precision: str) -> None:
+    """Against double precision, smooth network: rounding of the format, times what differentiating twice makes of it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8 * 36, 32), nn.Tanh(), nn.Linear(32, 5))
+    x, y = torch.randn(64, 1, 8, 8), torch.randint(5, (64,))
+
+    def gradient(engine: str, dtype: torch.dtype) -> Tensor:
+        here = copy.deepcopy(model).to("cuda", dtype)
+        objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine=engine)
+        with torch.autocast("cuda", torch.bfloat16, enabled=precision == "bf16" and dtype == torch.float32):
+            terms = objective(here, x.to("cuda", dtype), y.cuda(), generator=Draws.of_seed(0))
+        terms.total.backward()
+        return torch.cat([p.grad.flatten().double() for p in here.parameters()])
+
+    exact = gradient("double_backward", torch.float64)
+    with matmul_precision(precision):
+        error = (gradient(engine, torch.float32) - exact).norm() / exact.norm()
+    bound = {"tf32": 2e-3, "bf16": 2e-2}[precision] * (5 if engine == "finite_difference" else 1)
+    assert error < bound, f"{engine} in {precision}: {error:.2e}"

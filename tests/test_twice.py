@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradreg.engines.twice import FastTwice, stacked
+from gradreg.engines.twice import FastTwice, grouped, rows, stacked, windows
 from gradreg.engines.twice.geometry import Geometry
 
 LAYERS = {
@@ -109,14 +109,31 @@ def test_vectorised_over_members_with_their_own_weights(name: str, rows: bool) -
             torch.testing.assert_close(together[0][n][i], wanted, rtol=1e-9, atol=1e-11)
 
 
+WAYS = {"windows": windows.PRODUCTS, "rows": rows.PRODUCTS, "one by one": stacked._ONE_BY_ONE}
+
+
 @pytest.mark.parametrize("kind", ["y", "x", "w"])
-def test_the_two_ways_to_stack_agree(kind: str) -> None:
+@pytest.mark.parametrize("way", WAYS)
+def test_the_ways_to_stack_agree(way: str, kind: str) -> None:
     geometry = Geometry((3, 2, 7, 6), (4, 2, 3, 2), (1, 1), (2, 1), (1, 1), 1, members=5)
     x, w, y = torch.randn(5, 3, 2, 7, 6).double(), torch.randn(5, 4, 2, 3, 2).double(), torch.randn(5, 3, 4, 9, 7).double()
     operands = {"y": (x, w), "x": (y, w), "w": (y, x)}[kind]
-    torch.testing.assert_close(
-        stacked._BY_MATRICES[kind](*operands, geometry), stacked._GROUPED[kind](*operands, geometry), rtol=1e-10, atol=1e-12
-    )
+    expected = grouped.PRODUCTS[kind](*operands, geometry)
+    torch.testing.assert_close(WAYS[way][kind](*operands, geometry), expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("x_shape", "w_shape", "stride", "padding", "expected"),
+    [
+        ((50, 1, 28, 28), (6, 1, 5, 5), (1, 1), (2, 2), rows.PRODUCTS),
+        ((50, 6, 14, 14), (16, 6, 5, 5), (1, 1), (0, 0), rows.PRODUCTS),
+        ((2, 48, 32, 32), (48, 48, 3, 3), (1, 1), (1, 1), windows.PRODUCTS),
+        ((50, 6, 14, 14), (16, 6, 5, 5), (2, 2), (0, 0), grouped.PRODUCTS),
+        ((128, 48, 32, 32), (48, 48, 3, 3), (1, 1), (1, 1), stacked._ONE_BY_ONE),
+    ],
+)
+def test_which_way(x_shape, w_shape, stride, padding, expected) -> None:
+    assert stacked.ways(Geometry(x_shape, w_shape, stride, padding, (1, 1), 1, members=4), on_gpu=True) is expected
 
 
 def test_under_autocast_in_bfloat16() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 
@@ -13,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradreg.bench.cases import Case
 from gradreg.engines import Compiled, DoubleBackward, Engine, FiniteDifference, Forward, Linearized
 from gradreg.objective import Objective
-from gradreg.penalties import DoubleBack, FrobReg, JacReg, Penalty, SpectReg
+from gradreg.penalties import DoubleBack, FrobReg, JacReg, Penalty, Schedule, SpectReg
 from gradreg.step import Step
 
 #: Takes one step.
@@ -28,6 +29,7 @@ PENALTIES: dict[str, Penalty] = {
     "frob_reg in chunks of 5": FrobReg(weight=WEIGHT, chunk_size=5),
     "jac_reg": JacReg(weight=WEIGHT),
     "spect_reg on half the batch": SpectReg(weight=WEIGHT, fraction=0.5),
+    "spect_reg every second step": SpectReg(weight=WEIGHT, schedule=Schedule(every=2)),
 }
 ENGINES: dict[str, Engine] = {
     "double_backward": DoubleBackward(),
@@ -55,9 +57,11 @@ def prepare(method: str, penalty: str, case: Case, device: torch.device) -> Run:
     engine = Compiled() if method.startswith("plain") else ENGINES[method]
     step = Step(Objective(F.cross_entropy, *penalties, engine=engine, check_finite=False), model, optimizer)
 
+    number = itertools.count()
+
     def run() -> None:
         with case.autocast(device):
-            step(x, y)
+            step(x, y, step=next(number))
 
     return run
 

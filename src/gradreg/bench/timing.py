@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -12,9 +13,8 @@ import numpy as np
 import torch
 
 from gradreg.bench.cases import Case
-from gradreg.bench.methods import Run, prepare
+from gradreg.bench.methods import PENALTIES, Run, prepare
 from gradreg.data import Dataset
-from gradreg.penalties import SpectReg
 from gradreg.training import Fleet, RunConfig
 
 Say = Callable[[str], None]
@@ -99,41 +99,48 @@ def _row(case: Case, method: str, penalty: str, times: list[float], memory: floa
 
 
 def bench_fleet(
-    dataset: Dataset, config: RunConfig, sizes: Sequence[int], device: str, *, num_steps: int, say: Say
+    dataset: Dataset,
+    config: RunConfig,
+    sizes: Sequence[int],
+    penalties: Sequence[str],
+    device: str,
+    *,
+    num_steps: int,
+    say: Say,
 ) -> list[Row]:
     """The time of a step for each member, by the number of members; without tracing and evaluation."""
     rows = []
-    for penalties in ((), (SpectReg(weight=0.03),)):
-        for size in sizes:
-            members = [replace(config, seed=seed, penalties=penalties, num_steps=num_steps) for seed in range(size)]
-            first, times = Fleet(members, dataset, device=device).time_steps()
-            penalty = "spect_reg" if penalties else ""
-            rows.append(
-                Row(
-                    model=config.model,
-                    method="fleet",
-                    penalty=penalty,
-                    batch_size=config.batch_size,
-                    num_classes=dataset.num_outputs,
-                    precision=config.precision,
-                    ms=round(1e3 * statistics.median(times) / size, 5),
-                    low_ms=round(1e3 * min(times) / size, 5),
-                    high_ms=round(1e3 * max(times) / size, 5),
-                    seconds_to_start=round(first, 1),
-                    members=size,
-                )
+    for penalty, size in itertools.product(penalties, sizes):
+        added = (PENALTIES[penalty],) if penalty else ()
+        members = [replace(config, seed=seed, penalties=added, num_steps=num_steps) for seed in range(size)]
+        first, times = Fleet(members, dataset, device=device).time_steps()
+        rows.append(
+            Row(
+                model=config.model,
+                method="fleet",
+                penalty=penalty,
+                batch_size=config.batch_size,
+                num_classes=dataset.num_outputs,
+                precision=config.precision,
+                ms=round(1e3 * statistics.median(times) / size, 5),
+                low_ms=round(1e3 * min(times) / size, 5),
+                high_ms=round(1e3 * max(times) / size, 5),
+                seconds_to_start=round(first, 1),
+                members=size,
             )
-            say(f"fleet of {size}, {penalty or 'plain'}: {rows[-1].ms:.4f} ms a member and step")
+        )
+        say(f"fleet of {size}, {penalty or 'plain'}: {rows[-1].ms:.4f} ms a member and step")
     return rows
 
 
-def random_images(size: int = 28, num_examples: int = 500) -> Dataset:
-    """Noise in the shape of MNIST."""
+def noise(shape: tuple[int, ...], num_examples: int = 500) -> Dataset:
+    """Random images ``[channels, height, width]`` of ten classes."""
     rng = np.random.Generator(np.random.PCG64(0))
-    x = rng.integers(0, 256, (num_examples, size, size), dtype=np.uint8)
+    x = rng.integers(0, 256, (num_examples, *shape[1:], shape[0]), dtype=np.uint8)
     y = rng.integers(0, 10, num_examples)
     names = tuple("0123456789")
-    return Dataset(name="noise", x_train=x[:400], y_train=y[:400], x_test=x[400:], y_test=y[400:], class_names=names)
+    cut = num_examples * 4 // 5
+    return Dataset(name="noise", x_train=x[:cut], y_train=y[:cut], x_test=x[cut:], y_test=y[cut:], class_names=names)
 
 
 def _milliseconds(run: Run, num_steps: int, device: torch.device) -> float:

@@ -15,7 +15,7 @@ from gradreg.bench import METHODS, Row, bench_case, bench_fleet
 from gradreg.bench.cases import CASES, case_of
 from gradreg.bench.methods import ENGINES, PENALTIES
 from gradreg.bench.tables import file_name, table
-from gradreg.bench.timing import random_images
+from gradreg.bench.timing import noise
 from gradreg.cli.options import Device, default_device
 from gradreg.data import load
 from gradreg.training import RunConfig
@@ -44,7 +44,7 @@ def bench(
     with matmul_precision(precision):
         for name in model or (["mlp", "lenet"] if fleet else list(CASES)):
             if fleet:
-                rows += fleets(name, fleet, where, precision, steps)
+                rows += fleets(name, fleet, ["", *(penalty or ["spect_reg"])], where, precision, steps)
                 continue
             for size, classes in itertools.product(batch_size or (None,), num_classes or (None,)):
                 case = case_of(name, batch_size=size, num_classes=classes, precision=precision)
@@ -75,21 +75,22 @@ def _pairs(methods: list[str] | None, penalties: list[str] | None) -> list[tuple
     return plain + textbook + [(name, penalty) for penalty in penalties or ["spect_reg"] for name in others]
 
 
-def fleets(name: str, sizes: list[int], device: str, precision: str, steps: int) -> list[Row]:
+def fleets(name: str, sizes: list[int], penalties: list[str], device: str, precision: str, steps: int) -> list[Row]:
     """Fleets, and beside them the plain step and the textbook's, one run at a time."""
     case = case_of(name, batch_size=None, num_classes=None, precision=precision)
     alone = [("plain", ""), ("textbook", "spect_reg")]
     rows = bench_case(case, alone, device, num_steps=max(20, steps), say=typer.echo)
-    dataset = load("digits") if name == "mlp" else random_images()
+    dataset = load("digits") if name == "mlp" else noise(case.input_shape)
     config = RunConfig(
         data=dataset.name,
         fingerprint=dataset.fingerprint,
         model=name,
-        train_size=100,
+        train_size=200,
         validation_size=100,
+        batch_size=case.batch_size,
         precision=precision,  # type: ignore[arg-type]
     )
-    return rows + bench_fleet(dataset, config, sizes, device, num_steps=1 + 5 * steps, say=typer.echo)
+    return rows + bench_fleet(dataset, config, sizes, penalties, device, num_steps=1 + 5 * steps, say=typer.echo)
 
 
 def save(rows: list[Row], path: Path) -> None:

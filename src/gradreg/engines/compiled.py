@@ -175,7 +175,8 @@ class Prepared:
             arguments = (pytree.tree_unflatten(data, self.structure), weights.unbind()[: len(self.names)], key)
             found, buffers = call_with(self.model, parameters | fixed | buffers, self.whole, *arguments)
             total, loss, values, logits = found
-            gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
+            with torch.autocast(total.device.type, enabled=False):  # it is for forward passes: sums would turn single
+                gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
         outputs = [tensor.detach() for tensor in (total, loss, logits, *(values[name] for name in self.names))]
         return outputs, gradients, {name: buffers[name].detach() for name in self.buffers}
 

@@ -133,13 +133,13 @@ class FleetStep:
             tensors = parameters | {name: tensor.clone() for name, tensor in others.items()}
             jobs = [self.jobs[name]._replace(weight=weight) for name, weight in zip(active, weights, strict=True)]
             source = KeyedSource(Draws(key).at("step", number))
-            with _rate(members.model, rate):
+            with _rate(members.model, rate), members.evaluator.autocast():
                 terms, buffers = call_with(members.model, tensors, self._terms, x, y, jobs, source)
             return terms.total, ((terms.loss, *(terms.penalties[name] for name in active)), buffers)
 
         dims = (0, 0, 0, 0, 0, 0, None if members.rates is None else 0)
         members.model.train()
-        with FastTwice(), members.evaluator.autocast():
+        with FastTwice():
             of_all = torch.func.vmap(torch.func.grad_and_value(total, has_aux=True), dims)
             others = members.fixed | buffers
             found = of_all(parameters, others, x, self.y[number_of, rows], keys, tuple(weights), members.rates)

@@ -18,7 +18,7 @@ from gradreg.training.config import RunConfig
 from gradreg.training.provenance import provenance
 from gradreg.training.record import RunRecord
 from gradreg.training.resident import dtype_of, prepare
-from gradreg.training.session import Session
+from gradreg.training.session import EagerStep, Session
 
 #: Told after each evaluation: the number of steps done, and the curve so far.
 Progress = Callable[[int, dict[str, list[float]]], None]
@@ -42,21 +42,27 @@ def run(config: RunConfig, dataset: Dataset, *, device: str = "cpu", progress: P
     started = time.perf_counter()
     with random_state_of(stream(config.seed, "dropout"), where), numerics(config.precision):
         model = initial_model(config, dataset).to(where)
-        session = Session(config, dataset.task, prepare(dataset, config, where), model)
+        take_step = EagerStep(config, dataset.task, model)
+        session = Session(config, dataset.task, prepare(dataset, config, where), model, take_step)
         for step in session.train():
             if progress is not None:
                 progress(step, session.curve)
-        trained = time.perf_counter()
-        record = RunRecord(
-            config=config,
-            metrics=session.final_metrics(),
-            curve=session.curve,
-            gradient_norms=session.gradient_norms(),
-            function=session.learned_function(),
-            provenance=provenance(where) | {"train_s": round(trained - started, 3)},
-        )
+        return Trained(record_of(session, started), model)
+
+
+def record_of(session: Session, started: float) -> RunRecord:
+    """Evaluate what was trained since this time."""
+    trained = time.perf_counter()
+    record = RunRecord(
+        config=session.config,
+        metrics=session.final_metrics(),
+        curve=session.curve,
+        gradient_norms=session.gradient_norms(),
+        function=session.learned_function(),
+        provenance=provenance(session.data.train.x.device) | {"train_s": round(trained - started, 3)},
+    )
     record.provenance["evaluate_s"] = round(time.perf_counter() - trained, 3)
-    return Trained(record, model)
+    return record
 
 
 def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -11,7 +13,7 @@ from torch import Tensor, nn
 
 from gradreg.data.dataset import Task
 from gradreg.draws import Draws
-from gradreg.objective import Objective
+from gradreg.objective import Objective, Terms
 from gradreg.training.config import RunConfig
 from gradreg.training.evaluator import Evaluator, Scales
 from gradreg.training.metrics import finite_only, squared_weight_norm
@@ -22,6 +24,14 @@ from gradreg.training.schedule import batches, evaluation_steps, key_of, learnin
 CURVE_POINTS, NORM_POINTS, FUNCTION_POINTS = 500, 200, 300
 
 
+class TakeStep(Protocol):
+    """Takes one training step."""
+
+    def __call__(self, x: Tensor, y: Tensor, generator: Draws, *, step: int) -> Terms | None:
+        """What the step gave; None, and nothing changed, if it is not finite."""
+        ...
+
+
 @dataclass
 class Session:
     """A model in training on its data."""
@@ -30,34 +40,36 @@ class Session:
     task: Task
     data: RunData
     model: nn.Module
+    take_step: TakeStep
     curve: dict[str, list[float]] = field(default_factory=dict)
     diverged: bool = False
     _since_last: list[dict[str, Tensor]] = field(default_factory=list)
 
     def train(self) -> Iterator[int]:
         """Train to the end, or until a value is not finite; give the number of steps done at each point of the curve."""
-        objective = objective_of(self.config, self.task)
-        optimizer = make_optimizer(self.config, self.model)
+        evaluate_at = evaluation_steps(self.config)
+        return (step for step in self.steps() if step in evaluate_at)
+
+    def steps(self) -> Iterator[int]:
+        """The same, but give the number of steps after each of them."""
         train, y = self.data.train, targets(self.data, self.task)
         key, evaluate_at = key_of(self.config), evaluation_steps(self.config)
         self.model.train()
         for step, rows in enumerate(batches(len(y), self.config, torch.tensor([key], device=y.device))):
-            set_learning_rate(optimizer, self.config, step)
             with self._evaluator.autocast():
                 draws = Draws(key).at("step", step)
-                terms = objective(self.model, train.inputs(rows[0]), y[rows[0]], generator=draws, step=step)
-            self.diverged = not terms.total.isfinite()
-            if self.diverged:
+                terms = self.take_step(train.inputs(rows[0]), y[rows[0]], draws, step=step)
+            self.diverged = terms is None
+            if terms is None:
                 return
-            terms.total.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            optimizer.zero_grad()
             self._since_last.append(
                 {"train_loss": terms.loss.detach()} | {n: v.detach() for n, v in terms.penalties.items()}
             )
             if step + 1 in evaluate_at:
                 self._add_point(step + 1)
-                yield step + 1
+            if self.diverged:
+                return
+            yield step + 1
 
     def final_metrics(self) -> dict[str, float]:
         """All metrics of the evaluated split, and those of the training subset under ``train_``."""
@@ -104,6 +116,9 @@ class Session:
         names = {name for values in self._since_last for name in values}
         point = {n: torch.stack([values[n] for values in self._since_last if n in values]).mean().item() for n in names}
         self._since_last.clear()
+        self.diverged = not all(map(math.isfinite, point.values()))
+        if self.diverged:
+            return
         add_point(self.curve, {"step": step} | point | finite_only(self._metrics(self.data.evaluated, CURVE_POINTS)))
 
 
@@ -141,6 +156,25 @@ def function_columns(config: RunConfig, task: Task, data: RunData) -> dict[str, 
         return columns | {"x": evaluated.x[rows].flatten(), "target": evaluated.y[rows].flatten()}
     low, high = evaluated.x.aminmax()
     return columns | {"x": torch.linspace(float(low), float(high), FUNCTION_POINTS, device=low.device)}
+
+
+class EagerStep:
+    """Objective, backward pass and optimizer, one operation after the other."""
+
+    def __init__(self, config: RunConfig, task: Task, model: nn.Module) -> None:
+        self.config, self.model = config, model
+        self.objective, self.optimizer = objective_of(config, task), make_optimizer(config, model)
+
+    def __call__(self, x: Tensor, y: Tensor, generator: Draws, *, step: int) -> Terms | None:
+        set_learning_rate(self.optimizer, self.config, step)
+        terms = self.objective(self.model, x, y, generator=generator, step=step)
+        if not terms.total.isfinite():
+            return None
+        with torch.autocast(x.device.type, enabled=False):
+            terms.total.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return terms
 
 
 def make_optimizer(config: RunConfig, model: nn.Module) -> torch.optim.Optimizer:

@@ -9,11 +9,13 @@ import torch
 from torch.nn.modules.conv import _ConvNd
 
 from gradreg.data import Dataset
+from gradreg.engines import DifferentiationError
 from gradreg.engines.forward_pass import random_state_of
 from gradreg.engines.program import TraceError
 from gradreg.penalties import GradientPenalty
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import Fleet, shape_of
+from gradreg.training.lanes import Lanes
 from gradreg.training.record import RunRecord
 from gradreg.training.run import initial_model, run
 
@@ -23,6 +25,8 @@ LARGEST = {"cpu": 32, "cuda": 256}
 SMALLEST = 10
 #: Parameters from which on a network keeps a GPU busy alone.
 LARGE = 1_000_000
+#: Training steps from which on compiling them is worth its minute.
+STEPS_FOR_LANES = 5000
 
 
 def in_fleets(
@@ -30,8 +34,7 @@ def in_fleets(
 ) -> Iterator[list[RunConfig]]:
     """Split runs into fleets of one shape: none larger than pays on the device, and enough for all workers.
 
-    >>> from dataclasses import replace
-    >>> from gradreg.data import load
+    >>>     >>> from gradreg.data import load
     >>> one = RunConfig(data="digits", fingerprint="", model="mlp", train_size=100, validation_size=0)
     >>> [len(fleet) for fleet in in_fleets([replace(one, seed=seed) for seed in range(50)], load("digits"), "cpu", 2)]
     [25, 25]
@@ -39,12 +42,17 @@ def in_fleets(
     groups: dict[RunConfig, list[RunConfig]] = {}
     for config in configs:
         groups.setdefault(shape_of(config), []).append(config)
+    kind = torch.device(device).type
     for members in sorted(groups.values(), key=_cost, reverse=True):
-        kind = torch.device(device).type
-        largest = LARGEST.get(kind, 32) if len(members) > 1 and _pays(members[0], dataset, kind) else 1
+        pays = len(members) > 1 and (_pays(members[0], dataset, kind) or lanes_pay(members, kind))
         share = max(SMALLEST, math.ceil(len(members) / num_workers))
-        size = _even(len(members), min(largest, share))
+        size = _even(len(members), min(LARGEST.get(kind, 32) if pays else 1, share))
         yield from (members[start : start + size] for start in range(0, len(members), size))
+
+
+def lanes_pay(configs: Sequence[RunConfig], kind: str) -> bool:
+    """Whether there are enough steps to take on a GPU to make up for compiling them."""
+    return kind == "cuda" and sum(config.num_steps for config in configs) >= STEPS_FOR_LANES
 
 
 def _pays(config: RunConfig, dataset: Dataset, kind: str) -> bool:
@@ -68,19 +76,33 @@ def _even(total: int, at_most: int) -> int:
 
 
 def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
-    """The records of these runs: of one fleet, of halves of it where memory does not suffice, or of one after the other
-    where the model cannot be vectorised.
+    """The records of these runs: of one fleet, or of halves of it where memory does not suffice; in lanes if the network
+    is large; one after the other where it cannot be traced.
     """
+    kind = torch.device(device).type
+    small = len(configs) > 1 and _pays(configs[0], dataset, kind)
+    try:
+        if small:
+            yield from (member.record for member in Fleet(configs, dataset, device=device).train())
+            return
+        if lanes_pay(configs, kind):
+            yield from _in_lanes(configs, dataset, device)
+            return
+        size = 1
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        size = math.ceil(len(configs) / 2) if small else 1
+    except (TraceError, DifferentiationError):
+        size = 1
     if len(configs) == 1:
         yield run(configs[0], dataset, device=device).record
         return
-    try:
-        yield from (member.record for member in Fleet(configs, dataset, device=device).train())
-        return
-    except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
-        size = math.ceil(len(configs) / 2)
-    except TraceError:
-        size = 1
     for start in range(0, len(configs), size):
         yield from train_together(configs[start : start + size], dataset, device)
+
+
+def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
+    """Rates of dropout are part of a captured step."""
+    for rate in dict.fromkeys(config.dropout for config in configs):
+        members = [config for config in configs if config.dropout == rate]
+        yield from (trained.record for trained in Lanes(members, dataset, device=device).train())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from gradreg.engines.twice import stacked
+from gradreg.engines.twice import alone, stacked
 from gradreg.engines.twice.geometry import Geometry
 
 #: Which of the three tensors of a convolution is computed from the other two: output, input or weight.
@@ -35,7 +34,7 @@ class Product(Function):
     def forward(kind: Kind, first: Tensor, second: Tensor, geometry: Geometry) -> Tensor:
         if geometry.members is not None:
             return stacked.product(kind, first, second, geometry)
-        return _PRODUCTS[kind](first, second, geometry)
+        return alone.PRODUCTS[kind](first, second, geometry)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG004
@@ -72,22 +71,3 @@ class Product(Function):
 
 def _stack(tensor: Tensor, dim: int | None, size: int) -> Tensor:
     return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    return torch.convolution(x, w, None, g.stride, g.padding, g.dilation, False, g.zeros, g.groups)
-
-
-def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
-    return torch.convolution(y, w, None, g.stride, g.padding, g.dilation, True, g.output_padding(y), g.groups)
-
-
-def _weight(y: Tensor, x: Tensor, g: Geometry) -> Tensor:
-    w = x.new_empty(g.w_shape)  # only its shape is read
-    found: Tensor = torch.ops.aten.convolution_backward(
-        y, x, w, None, g.stride, g.padding, g.dilation, False, g.zeros, g.groups, [False, True, False]
-    )[1]
-    return found
-
-
-_PRODUCTS = {"y": _output, "x": _input, "w": _weight}

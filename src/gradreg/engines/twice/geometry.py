@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+import torch.nn.functional as F
 from torch import Tensor
 
 
@@ -36,7 +38,34 @@ class Geometry:
     def with_batch(self, batch: int) -> Geometry:
         return replace(self, x_shape=(batch, *self.x_shape[1:]))
 
+    @property
+    def output_size(self) -> tuple[int, ...]:
+        sizes = zip(self.x_shape[2:], self.w_shape[2:], self.stride, self.padding, self.dilation, strict=True)
+        return tuple((x + 2 * p - d * (k - 1) - 1) // s + 1 for x, k, s, p, d in sizes)
+
     def output_padding(self, y: Tensor) -> list[int]:
         """What the transposed convolution must add at the end to give the size of the input back."""
         sizes = zip(self.x_shape[2:], y.shape[2:], self.w_shape[2:], self.stride, self.padding, self.dilation, strict=True)
         return [x - ((y - 1) * s - 2 * p + d * (k - 1) + 1) for x, y, k, s, p, d in sizes]
+
+
+#: The output, the input or the weight from the two others, by name.
+Products = Mapping[str, Callable[[Tensor, Tensor, Geometry], Tensor]]
+
+
+def padded(x: Tensor, g: Geometry) -> Tensor:
+    """The images of all members with their margins."""
+    top, left = g.padding
+    return F.pad(x, (left, left, top, top)) if top or left else x
+
+
+def split(t: Tensor, dim: int, *sizes: int) -> Tensor:
+    """One dimension into several."""
+    return t.reshape(*t.shape[:dim], *sizes, *t.shape[dim + 1 :])
+
+
+def sum_of(tensors: list[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = total + tensor
+    return total

@@ -1,0 +1,125 @@
+"""Runs of a network too large for a fleet: captured steps side by side, each on a stream of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+
+from gradreg.data import Dataset
+from gradreg.draws import Draws
+from gradreg.engines import Auto, Compiled, DoubleBackward
+from gradreg.engines.forward_pass import random_state_of
+from gradreg.objective import Terms
+from gradreg.step import Step
+from gradreg.training.config import RunConfig
+from gradreg.training.resident import prepare
+from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
+from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
+
+#: How many runs share a GPU. A third still gains something on an H200 with the CIFAR ResNet.
+NUM_LANES = 3
+
+
+class Lanes:
+    """Trains runs of one shape, a few at a time, each as it would be alone.
+
+    A GPU is not filled by the small kernels of one run. The steps of a lane are one CUDA graph, compiled once and used by
+    one run after the other; the lanes' graphs overlap. A run that diverges ends at the next point of its curve.
+
+    Args:
+        configs: the runs, which may differ in seed, learning rate and the weights of their penalties.
+        dataset: what they are trained on.
+        device: where.
+        num_lanes: how many at a time.
+    """
+
+    def __init__(
+        self, configs: Sequence[RunConfig], dataset: Dataset, *, device: str = "cuda", num_lanes: int = NUM_LANES
+    ) -> None:
+        self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
+        self.num_lanes = min(num_lanes, len(self.configs))
+
+    def train(self) -> Iterator[Trained]:
+        """The runs, in the order in which they end."""
+        first, waiting = self.configs[0], iter(self.configs)
+        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
+            lanes = [Lane(first, self.dataset, self.device) for _ in range(self.num_lanes)]
+            running = [lane.train(config) for lane, config in zip(lanes, waiting, strict=False)]
+            while running:
+                for place, (lane, steps) in enumerate(zip(lanes, running, strict=True)):
+                    with lane.on_its_stream():
+                        trained = next(steps)
+                    if trained is None:
+                        continue
+                    yield trained
+                    config = next(waiting, None)
+                    if config is not None:
+                        running[place] = lane.train(config)
+                        continue
+                    del lanes[place], running[place]
+                    break
+
+
+class Lane:
+    """A model, its optimizer and its captured step, for one run after the other."""
+
+    def __init__(self, config: RunConfig, dataset: Dataset, device: torch.device) -> None:
+        self.config, self.dataset, self.device = config, dataset, device
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        with self.on_its_stream():
+            self.model = initial_model(config, dataset).to(device)
+            if device.type == "cuda" and len(dataset.input_shape) == 3:
+                self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            self.optimizer = make_optimizer(config, self.model)
+            self.objective = objective_of(config, dataset.task)
+            self.objective.engine = compiled(self.objective.engine)
+            self.step = Step(self.objective, self.model, self.optimizer)
+
+    def train(self, config: RunConfig) -> Iterator[Trained | None]:
+        """Train this run from its start: None after each step, and at the end what it gave."""
+        started = time.perf_counter()
+        self.config, self.objective.penalties = config, config.penalties
+        self._reset()
+        data = prepare(self.dataset, config, self.device)
+        session = Session(config, self.dataset.task, data, self.model, self)
+        for _ in session.steps():
+            yield None
+        record = record_of(session, started)
+        model = initial_model(config, self.dataset).to(self.device)
+        model.load_state_dict(self.model.state_dict())
+        yield Trained(record, model)
+
+    def __call__(self, x: Tensor, y: Tensor, generator: Draws, *, step: int) -> Terms | None:
+        set_learning_rate(self.optimizer, self.config, step)
+        if x.ndim == 4 and x.is_cuda:
+            x = x.contiguous(memory_format=torch.channels_last)
+        return self.step(x, y, generator=generator, step=step)
+
+    def on_its_stream(self) -> AbstractContextManager[object]:
+        return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+
+    @torch.no_grad()
+    def _reset(self) -> None:
+        """Initial weights and an optimizer without a past, in the tensors that the graph knows."""
+        new = initial_model(self.config, self.dataset)
+        for mine, initial in zip(_tensors(self.model), _tensors(new), strict=True):
+            mine.copy_(initial)
+        for state in self.optimizer.state.values():
+            for value in state.values():
+                if isinstance(value, Tensor):
+                    value.zero_()
+
+
+def _tensors(model: torch.nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def compiled(engine: object) -> Compiled:
+    """The engine as one graph."""
+    if isinstance(engine, Compiled):
+        return engine
+    return Compiled(DoubleBackward() if isinstance(engine, Auto) else engine)  # type: ignore[arg-type]

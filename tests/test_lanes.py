@@ -1,0 +1,119 @@
+"""Runs in lanes: each as it would be alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from test_training import config, toy, without_times
+
+import gradreg as gr
+from gradreg.data import Dataset
+from gradreg.engines import Auto, Compiled, DoubleBackward, Linearized
+from gradreg.training import RunConfig, run
+from gradreg.training import together as module
+from gradreg.training.lanes import Lanes, compiled
+from gradreg.training.together import in_fleets, train_together
+
+PENALTIES = (gr.SpectReg(weight=0.1), gr.WeightDecay(weight=0.01))
+
+
+def images() -> Dataset:
+    rng = np.random.Generator(np.random.PCG64(0))
+    x, y = rng.integers(0, 256, (120, 8, 8, 3), dtype=np.uint8), rng.integers(0, 3, 120)
+    return Dataset(name="i", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:], class_names=("a", "b", "c"))
+
+
+def assert_equal_to_runs_alone(configs: list[RunConfig], data: Dataset) -> None:
+    found = {trained.record.config.key: trained for trained in Lanes(configs, data, device="cpu", num_lanes=2).train()}
+    assert set(found) == {one.key for one in configs}
+    for one in configs:
+        alone, lane = run(one, data), found[one.key]
+        for expected, got in zip(alone.model.state_dict().values(), lane.model.state_dict().values(), strict=True):
+            torch.testing.assert_close(got, expected, rtol=1e-9, atol=1e-9)
+        assert lane.record.metrics == pytest.approx(alone.record.metrics, rel=1e-6)
+        assert lane.record.curve.keys() == alone.record.curve.keys()
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd"])
+def test_more_runs_than_lanes(optimizer: str) -> None:
+    """The second run of a lane starts from its own weights, with an optimizer without a past."""
+    data = toy()
+    base = config(data, penalties=PENALTIES, precision="fp64", num_steps=20, dropout=0.3, optimizer=optimizer)
+    assert_equal_to_runs_alone([replace(base, seed=seed) for seed in range(5)], data)
+
+
+def test_weights_and_learning_rates_of_their_own() -> None:
+    data = toy()
+    base = config(data, precision="fp64", num_steps=20)
+    configs = [
+        replace(base, seed=seed, learning_rate=0.01 * (seed + 1), penalties=(replace(PENALTIES[0], weight=weight),))
+        for seed, weight in enumerate((0.0, 0.1, 1.0))
+    ]
+    assert_equal_to_runs_alone(configs, data)
+
+
+def test_batch_norm_and_convolutions() -> None:
+    data = images()
+    own = RunConfig(
+        data="i",
+        fingerprint="",
+        model="resnet",
+        train_size=40,
+        validation_size=10,
+        num_steps=3,
+        batch_size=20,
+        penalties=PENALTIES,
+        precision="fp64",
+        optimizer="sgd",
+        num_evaluations=1,
+    )
+    assert_equal_to_runs_alone([replace(own, seed=seed) for seed in range(2)], data)
+
+
+def test_a_run_that_diverges_ends_at_the_next_point_and_the_next_is_unharmed() -> None:
+    data = toy()
+    base = config(data, precision="fp64", num_steps=30, num_evaluations=3, optimizer="sgd")
+    wild, tame = replace(base, learning_rate=1e200), replace(base, seed=1)
+    first, second = Lanes([wild, tame], data, device="cpu", num_lanes=1).train()
+    assert first.record.metrics["diverged"] == 1
+    assert len(first.record.curve.get("step", [])) < 3
+    assert second.record.metrics == pytest.approx(run(tame, data).record.metrics, rel=1e-6)
+
+
+def test_lanes_give_the_records_of_runs_alone_to_the_study(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toy()
+    configs = [config(data, seed=seed, num_steps=4, dropout=rate) for seed, rate in ((0, 0.1), (1, 0.5), (2, 0.1))]
+    monkeypatch.setattr(module, "_pays", lambda *_: False)
+    monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: True)
+    assert [len(part) for part in in_fleets(configs, data, "cpu")] == [3]
+    records = {record.config.key: record for record in train_together(configs, data, "cpu")}
+    for one in configs:
+        expected = without_times(run(one, data).record)
+        assert without_times(records[one.key])["metrics"] == pytest.approx(expected["metrics"], rel=1e-4)
+
+
+def test_what_cannot_be_traced_runs_alone(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n        self.layer = nn.Linear(3, 2)\n"
+        "    def forward(self, x):\n        y = self.layer(x)\n"
+        "        return y if float(y.detach().sum()) > 1e9 else 2 * y\n"
+        "def make():\n    return Net()\n"
+    )
+    data = toy()
+    one = config(data, model=f"{tmp_path / 'own.py'}:make", num_steps=3)
+    monkeypatch.setattr(module, "_pays", lambda *_: False)
+    monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: True)
+    records = list(train_together([one, replace(one, seed=1)], data, "cpu"))
+    assert [record.config.seed for record in records] == [0, 1]
+
+
+def test_the_engine_of_a_lane() -> None:
+    assert compiled(DoubleBackward()) == Compiled(DoubleBackward())
+    assert compiled(Auto()) == Compiled(DoubleBackward())
+    assert compiled(Compiled(Linearized())) == Compiled(Linearized())
+    assert compiled(Linearized()) == Compiled(Linearized())
