@@ -17,7 +17,7 @@ MEMBERS = 3
 
 
 def members(base: RunConfig) -> list[RunConfig]:
-    """Three that differ in all that they may: seed, learning rate, weights, dropout."""
+    """Three that differ in all that they may: seed, size of the subset, learning rate, weights, dropout."""
 
     def penalties(factor: float) -> tuple[gr.Penalty, ...]:
         return tuple(replace(penalty, weight=factor * penalty.weight) for penalty in base.penalties)
@@ -26,6 +26,7 @@ def members(base: RunConfig) -> list[RunConfig]:
         replace(
             base,
             seed=seed,
+            train_size=base.train_size + (10 if base.train_size > base.batch_size else 0) * (seed % 2),
             learning_rate=base.learning_rate * (1 + seed),
             penalties=penalties(1 + seed / 2),
             dropout=None if base.dropout is None else base.dropout * (1 - seed / 10),
@@ -178,7 +179,7 @@ def test_a_member_that_diverges_is_frozen_and_the_others_go_on() -> None:
 
 def test_members_must_have_one_shape() -> None:
     data = toy()
-    with pytest.raises(ValueError, match="these 2 configs have 2.*differ in.*seed, learning_rate"):
+    with pytest.raises(ValueError, match="these 2 configs have 2.*differ in.*seed, train_size"):
         Fleet([config(data), config(data, num_steps=7)], data)
 
 

@@ -363,5 +363,16 @@ def saved_bytes(chunk_size: int | None) -> int:
     return sum(kept.values())
 
 
+@pytest.mark.parametrize("chunk_size", [None, 7, 15])
+def test_more_rows_than_go_through_one_backward_pass(chunk_size: int | None) -> None:
+    model = nn.Linear(4, 23).double()
+    x, y = torch.randn(3, 4).double(), torch.randint(23, (3,))
+    terms = gr.Objective(F.cross_entropy, gr.FrobReg(weight=1, chunk_size=chunk_size))(model, x, y)
+    torch.testing.assert_close(terms.penalties["frob_reg"], model.weight.square().sum())
+    model.zero_grad()
+    (terms.total - terms.loss).backward()
+    torch.testing.assert_close(model.weight.grad, 2 * model.weight.detach())
+
+
 def test_chunks_keep_far_less_for_the_backward_pass() -> None:
     assert saved_bytes(chunk_size=5) < saved_bytes(chunk_size=None) / 5

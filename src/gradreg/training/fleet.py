@@ -16,24 +16,25 @@ from gradreg.training.fleet_step import FleetStep
 from gradreg.training.members import Members
 from gradreg.training.provenance import provenance
 from gradreg.training.run import Trained, numerics, stream
-from gradreg.training.schedule import batches, evaluation_steps
+from gradreg.training.schedule import evaluation_steps
 
 
 def shape_of(config: RunConfig) -> RunConfig:
-    """What the members of a fleet must share: the config without seed, arm, weights, learning rate and dropout's rate."""
+    """What the members of a fleet must share: all but seed, arm, size of the subset, weights, learning and dropout rate."""
     penalties = tuple(replace(penalty, weight=1.0) for penalty in config.penalties)
     rate = config.dropout
     if config.model in ("lenet", "mlp") and rate:  # one rate for all layers, and one architecture for all rates
         rate = 0.5
-    return replace(config, seed=0, arm="", learning_rate=0.0, penalties=penalties, dropout=rate)
+    size = min(config.train_size, config.batch_size)
+    return replace(config, seed=0, arm="", train_size=size, learning_rate=0.0, penalties=penalties, dropout=rate)
 
 
 class Fleet:
     """Trains the runs of these configs together, each as it would be alone: same subset, weights, masks and projections.
 
     Args:
-        configs: the members, which may differ in seed (and so in the training subset), learning rate, dropout's rate, and
-            the weights of their penalties, weight decay among them.
+        configs: the members, which may differ in seed (and so in the training subset), size of the subset, learning rate,
+            dropout's rate, and the weights of their penalties, weight decay among them.
         dataset: what they are trained on.
         device: where.
 
@@ -51,7 +52,8 @@ class Fleet:
         if len(shapes) != 1:
             raise ValueError(
                 f"a fleet needs members of one shape, and these {len(configs)} configs have {len(shapes)}: they may differ "
-                "in seed, learning_rate, dropout and penalties' weights alone. Group them with gradreg.training.shape_of."
+                "in seed, train_size, learning_rate, dropout and penalties' weights alone. Group them with "
+                "gradreg.training.shape_of."
             )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
 
@@ -75,7 +77,7 @@ class Fleet:
     def _train(self, members: Members) -> None:
         step = FleetStep(members)
         evaluate_at = evaluation_steps(step.config)
-        for number, rows in enumerate(batches(step.y.shape[1], step.config, step.keys)):
+        for number, rows in enumerate(step.batches()):
             step(number, rows)
             if number + 1 in evaluate_at:
                 members.add_points(number + 1, step.take_means())
@@ -85,7 +87,7 @@ class Fleet:
         first = self.configs[0]
         with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
             step = FleetStep(Members.start(self.configs, self.dataset, self.device))
-            rows = list(batches(step.y.shape[1], step.config, step.keys))
+            rows = list(step.batches())
             first_step = _seconds(step, [(0, rows[0])], self.device)
             size = (len(rows) - 1) // num_rounds
             rounds = [[(i, rows[i]) for i in range(start, start + size)] for start in range(1, 1 + size * num_rounds, size)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from gradreg.training.evaluator import Tensors
 from gradreg.training.members import Members
 from gradreg.training.optimizers import Optimizer, beside
 from gradreg.training.resident import dtype_of, standardised
-from gradreg.training.schedule import key_of, learning_rate_factor
+from gradreg.training.schedule import batches, key_of, learning_rate_factor
 from gradreg.training.session import objective_of, targets
 
 
@@ -39,14 +40,18 @@ class FleetStep:
         def zeros() -> Tensor:
             return torch.zeros(number, dtype=dtype_of(self.config), device=device)
 
-        self.x = torch.stack([data.train.x for data in members.data])
-        self.y = torch.stack([targets(data, members.dataset.task) for data in members.data])
+        self.x = torch.cat([data.train.x for data in members.data])
+        self.y = torch.cat([targets(data, members.dataset.task) for data in members.data])
+        self.sizes = [len(data.train) for data in members.data]
+        starts = itertools.accumulate(self.sizes[:-1], initial=0)
+        self.starts = torch.tensor([*starts], device=device)[:, None]
         self.keys = torch.tensor([key_of(config) for config in members.configs], device=device)
         self.moments = {name: self.optimizer.start(p) for name, p in members.parameters.items()}
         self.sums = {name: zeros() for name in ("train_loss", *self.jobs)}
         self.counts = dict.fromkeys(self.sums, 0)
         self.number = torch.zeros((), dtype=torch.long, device=device)
-        self.rows = torch.zeros(number, min(self.config.batch_size, self.x.shape[1]), dtype=torch.long, device=device)
+        batch_size = min(self.config.batch_size, self.sizes[0])
+        self.batch_x, self.batch_y = (t.new_zeros((number, batch_size, *t.shape[1:])) for t in (self.x, self.y))
         self.learning_rates = zeros()
         self.weights = {name: zeros() for name in self.jobs}
         self.programs: dict[tuple[str, ...], Program] = {}
@@ -55,12 +60,21 @@ class FleetStep:
     def __call__(self, number: int, rows: Tensor) -> None:
         active = self._set_knobs(number)
         self.number.fill_(number)
-        self.rows.copy_(rows)
+        # Outside the program, so that one compiled for some sizes of subsets serves for all.
+        self.batch_x.copy_(self.x[self.starts + rows])
+        self.batch_y.copy_(self.y[self.starts + rows])
         if active not in self.programs:
             self.programs[active] = self._program(active)
         self.programs[active]()
         for name in ("train_loss", *active):
             self.counts[name] += 1
+
+    def batches(self) -> Iterator[Tensor]:
+        """Row numbers of each member's batch in its own subset, ``[members, batch]``."""
+        groups = {size: [m for m, own in enumerate(self.sizes) if own == size] for size in dict.fromkeys(self.sizes)}
+        order = torch.tensor([*itertools.chain(*groups.values())], device=self.keys.device).argsort()
+        parts = [batches(size, self.config, self.keys[members]) for size, members in groups.items()]
+        return (torch.cat(rows)[order] for rows in zip(*parts, strict=True))
 
     def take_means(self) -> Tensors:
         """Loss and penalties of each member, averaged over the steps since the last call."""
@@ -93,7 +107,14 @@ class FleetStep:
             self.members.alive,
             *(self.sums[name] for name in ("train_loss", *active)),
         ]
-        inputs = [self.rows, self.number, self.learning_rates, *(self.weights[name] for name in active), self.keys]
+        inputs = [
+            self.batch_x,
+            self.batch_y,
+            self.number,
+            self.learning_rates,
+            *(self.weights[name] for name in active),
+            self.keys,
+        ]
         return Program(lambda state, inputs: self._advance(active, state, inputs), state, inputs)
 
     def _advance(self, active: tuple[str, ...], state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
@@ -103,8 +124,8 @@ class FleetStep:
         buffers = {name: next(left) for name in self.members.buffers}
         moments = {name: [next(left) for _ in self.moments[name]] for name in parameters}
         alive, sums = next(left), list(left)
-        rows, number, rates, *weights, keys = inputs
-        gradients, totals, values, new_buffers = self._gradients(active, parameters, buffers, rows, number, weights, keys)
+        x, y, number, rates, *weights, keys = inputs
+        gradients, totals, values, new_buffers = self._gradients(active, parameters, buffers, x, y, number, weights, keys)
         alive.logical_and_(totals.isfinite())
         kept = {name: torch.where(beside(alive, g), g, 0) for name, g in gradients.items()}
         self.optimizer.step(parameters, kept, moments, torch.where(alive, rates, 0), number + 1)
@@ -118,14 +139,15 @@ class FleetStep:
         active: tuple[str, ...],
         parameters: Tensors,
         buffers: Tensors,
-        rows: Tensor,
+        x: Tensor,
+        y: Tensor,
         number: Tensor,
         weights: Sequence[Tensor],
         keys: Tensor,
     ) -> tuple[Tensors, Tensor, tuple[Tensor, ...], Tensors]:
-        members, number_of = self.members, torch.arange(len(keys), device=keys.device)[:, None]
+        members = self.members
         scales = members.scales
-        x = standardised(self.x[number_of, rows], scales.mean, scales.std)
+        x = standardised(x, scales.mean, scales.std)
 
         def total(
             parameters: Tensors, others: Tensors, x: Tensor, y: Tensor, key: Tensor, weights: Sequence[Tensor], rate: Any
@@ -142,7 +164,7 @@ class FleetStep:
         with FastTwice():
             of_all = torch.func.vmap(torch.func.grad_and_value(total, has_aux=True), dims)
             others = members.fixed | buffers
-            found = of_all(parameters, others, x, self.y[number_of, rows], keys, tuple(weights), members.rates)
+            found = of_all(parameters, others, x, y, keys, tuple(weights), members.rates)
         gradients, (totals, (values, new_buffers)) = found
         return gradients, totals, values, new_buffers
 

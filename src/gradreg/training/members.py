@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,35 +92,41 @@ class Members:
 
     def add_points(self, number: int, means: Tensors) -> None:
         """Add to the curve of each member that is alive: the step, these means, and the metrics of the evaluated split."""
-        found = _by_member(means | self._metrics("evaluated", CURVE_POINTS))
-        for curve, values, lives in zip(self.curves, found, self.alive.tolist(), strict=True):
+        found = zip(self.curves, _by_member(means), self._metrics("evaluated", CURVE_POINTS), strict=True)
+        for (curve, own_means, metrics), lives in zip(found, self.alive.tolist(), strict=True):
             if lives:
-                add_point(curve, {"step": number} | finite_only(values))
+                add_point(curve, {"step": number} | finite_only(own_means | metrics))
 
     def _final_metrics(self) -> list[dict[str, float]]:
-        found = self._metrics("evaluated")
-        found |= {f"train_{name}": value for name, value in self._metrics("train").items()}
-        found["squared_weight_norm"] = torch.func.vmap(squared_weight_norm)(self.parameters | self.fixed)
-        return _by_member(found)
+        norms = torch.func.vmap(squared_weight_norm)(self.parameters | self.fixed).tolist()
+        found = zip(self._metrics("evaluated"), self._metrics("train"), norms, strict=True)
+        return [
+            metrics | {f"train_{name}": value for name, value in train.items()} | {"squared_weight_norm": norm}
+            for metrics, train, norm in found
+        ]
 
-    def _metrics(self, part: str, at_most: int | None = None) -> Tensors:
-        x, y, dim = self._part(part, at_most)
-        evaluate = torch.func.vmap(self.evaluator.metrics, (0, 0, dim, dim), chunk_size=self._chunk(x.shape[int(dim == 0)]))
-        with FastTwice():
-            found: Tensors = evaluate(self.tensors, self.scales, x, y)
-        return found
-
-    def _gradient_norms(self) -> Tensors:
-        def norms(part: str) -> Tensor:
-            x, _, dim = self._part(part, NORM_POINTS)
-            chunk = self._chunk(JACOBIAN_BATCH * self.dataset.num_outputs)
+    def _metrics(self, part: str, at_most: int | None = None) -> list[dict[str, float]]:
+        found: dict[int, dict[str, float]] = {}
+        for group in self._groups(part, at_most):
+            dims = (0, 0, group.dim, group.dim)
+            evaluate = torch.func.vmap(self.evaluator.metrics, dims, chunk_size=self._chunk(group.num_examples))
             with FastTwice():
-                found: Tensor = torch.func.vmap(self.evaluator.gradient_norms, (0, 0, dim), chunk_size=chunk)(
-                    self.tensors, self.scales, x
-                )
-            return found
+                columns = evaluate(group.of(self.tensors), group.scales(self.scales), group.x, group.y)
+            found |= zip(group.members, _by_member(columns), strict=True)
+        return [found[member] for member in range(len(self.configs))]
 
-        return {"train": norms("train"), self.configs[0].evaluate_on: norms("evaluated")}
+    def _gradient_norms(self) -> dict[str, list[Tensor]]:
+        return {"train": self._norms_on("train"), self.configs[0].evaluate_on: self._norms_on("evaluated")}
+
+    def _norms_on(self, part: str) -> list[Tensor]:
+        found: dict[int, Tensor] = {}
+        chunk = self._chunk(JACOBIAN_BATCH * self.dataset.num_outputs)
+        for group in self._groups(part, NORM_POINTS):
+            measure = torch.func.vmap(self.evaluator.gradient_norms, (0, 0, group.dim), chunk_size=chunk)
+            with FastTwice():
+                norms = measure(group.of(self.tensors), group.scales(self.scales), group.x)
+            found |= zip(group.members, norms, strict=True)
+        return [found[member] for member in range(len(self.configs))]
 
     def _learned_functions(self) -> Sequence[dict[str, list[float]] | None]:
         columns = [function_columns(c, self.dataset.task, d) for c, d in zip(self.configs, self.data, strict=True)]
@@ -136,14 +143,16 @@ class Members:
             for own in whole
         ]
 
-    def _part(self, part: str, at_most: int | None) -> tuple[Tensor, Tensor, int | None]:
-        """Examples of the training subsets, which are each member's own, or of the evaluated split, which they share."""
+    def _groups(self, part: str, at_most: int | None) -> Iterator[Group]:
+        """Examples of the evaluated split, which all share; or of the training subsets, by their size."""
         parts = [getattr(data, part) for data in self.data]
-        size, device = len(parts[0]), parts[0].x.device
-        rows = some(size, at_most or size, device)
-        if part == "evaluated":
-            return parts[0].x[rows], parts[0].y[rows], None
-        return torch.stack([p.x[rows] for p in parts]), torch.stack([p.y[rows] for p in parts]), 0
+        shared = part == "evaluated"
+        for size in dict.fromkeys(map(len, parts)):
+            who = [member for member, own in enumerate(parts) if len(own) == size]
+            rows = some(size, at_most or size, self.device)
+            own = [(parts[member].x[rows], parts[member].y[rows]) for member in (who[:1] if shared else who)]
+            x, y = (torch.stack(columns) for columns in zip(*own, strict=True))
+            yield Group(who, *((x[0], y[0], None) if shared else (x, y, 0)))
 
     def _chunk(self, examples: int) -> int:
         """How many members to evaluate at once."""
@@ -164,6 +173,25 @@ class Members:
     @property
     def evaluator(self) -> Evaluator:
         return Evaluator(self.configs[0], self.dataset.task, self.model, self.device)
+
+
+class Group(NamedTuple):
+    """Some members, and examples for them: each its own, stacked in front (``dim`` is 0), or shared by all (None)."""
+
+    members: list[int]
+    x: Tensor
+    y: Tensor
+    dim: int | None
+
+    @property
+    def num_examples(self) -> int:
+        return self.x.shape[0 if self.dim is None else 1]
+
+    def of(self, tensors: Tensors) -> Tensors:
+        return {name: tensor[self.members] for name, tensor in tensors.items()}
+
+    def scales(self, scales: Scales) -> Scales:
+        return Scales(*(tensor[self.members] for tensor in scales))
 
 
 def _stacked(named: list[Tensors], device: torch.device) -> Tensors:

@@ -45,8 +45,10 @@ def in_fleets(
     kind = torch.device(device).type
     for members in sorted(groups.values(), key=_cost, reverse=True):
         pays = len(members) > 1 and (_pays(members[0], dataset, kind) or lanes_pay(members, kind))
-        share = max(SMALLEST, math.ceil(len(members) / num_workers))
-        size = _even(len(members), min(LARGEST.get(kind, 32) if pays else 1, share))
+        largest = LARGEST.get(kind, 32) if pays else 1
+        if kind == "cpu":
+            largest = min(largest, max(SMALLEST, math.ceil(len(members) / num_workers)))
+        size = _even(len(members), largest)
         yield from (members[start : start + size] for start in range(0, len(members), size))
 
 
