@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from gradreg import __version__
-from gradreg.cli import bench, data, listing, report, study, train
+from gradreg.cli import bench, data, listing, report, reproduce, study, train
 
 app = typer.Typer(
     name="gradreg",
@@ -18,6 +18,7 @@ app.command("compare", help=study.COMPARE_HELP)(study.study)
 app.command("tune", help=study.TUNE_HELP)(study.study)
 app.command("train")(train.train)
 app.command("report")(report.report)
+app.command("reproduce")(reproduce.reproduce)
 app.command("bench")(bench.bench)
 app.command("list")(listing.show)
 app.add_typer(data.app, name="data")

@@ -72,7 +72,7 @@ Device = Annotated[
     str | None, typer.Option(help="cpu, cuda, cuda:1.", show_default="cuda if there is one", rich_help_panel=WHERE)
 ]
 Workers = Annotated[
-    int | None, typer.Option(help="Runs at a time.", show_default="one a core", rich_help_panel=WHERE, min=1)
+    int | None, typer.Option(help="Processes.", show_default="one a core; on a GPU up to 4", rich_help_panel=WHERE, min=1)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 

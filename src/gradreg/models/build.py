@@ -18,7 +18,7 @@ from gradreg.models.mlp import mlp
 from gradreg.models.resnet import resnet
 from gradreg.models.resnet18 import resnet18
 
-MODELS = ("lenet", "resnet", "resnet18", "mlp")
+MODELS = ("lenet", "lenet_bn", "resnet", "resnet18", "mlp")
 
 
 def build(
@@ -32,9 +32,9 @@ def build(
     """The model for inputs of this shape.
 
     Args:
-        name: ``lenet``, ``resnet``, ``resnet18``, ``mlp``; or ``package.module:function`` or ``file.py:function``, for
-            a function that returns a module. It is given those of ``input_shape``, ``num_outputs``, ``dropout`` and
-            ``generator`` that it takes.
+        name: ``lenet``, ``lenet_bn`` (batch norm in the place of dropout), ``resnet``, ``resnet18``, ``mlp``; or
+            ``package.module:function`` or ``file.py:function``, for a function that returns a module. It is given those of
+            ``input_shape``, ``num_outputs``, ``dropout`` and ``generator`` that it takes.
         input_shape: ``(channels, height, width)`` or ``(features,)``.
         num_outputs: classes, or numbers to predict.
         dropout: rate of dropout; None for the model's default.
@@ -52,9 +52,9 @@ def build(
     if len(input_shape) != 3:
         raise ValueError(f"{name} takes images, and an example here has shape {input_shape}: use mlp.")
     channels, height, width = input_shape
-    if name == "lenet":
-        rate = 0.5 if dropout is None else dropout
-        return lenet(num_outputs, channels, image_size=(height, width), dropout=rate, generator=generator)
+    if name in ("lenet", "lenet_bn"):
+        rate, size, normed = 0.5 if dropout is None else dropout, (height, width), name == "lenet_bn"
+        return lenet(num_outputs, channels, image_size=size, dropout=rate, batch_norm=normed, generator=generator)
     return (resnet if name == "resnet" else resnet18)(num_outputs, channels, generator=generator)
 
 

@@ -122,7 +122,6 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def default_workers(device: str) -> int:
-    """One for each core that this process may use; on an accelerator one alone."""
-    if device != "cpu":
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """One for each core that this process may use; on an accelerator a few, so that one compiles while another trains."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return cores if device == "cpu" else max(1, min(4, cores // 4))

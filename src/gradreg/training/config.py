@@ -18,7 +18,8 @@ class RunConfig:
     Attributes:
         data: name or path of the dataset, as the user gave it.
         fingerprint: hash of its arrays.
-        model: ``lenet``, ``resnet``, ``resnet18``, ``mlp``, or one's own ``package.module:function`` / ``file.py:function``.
+        model: ``lenet``, ``lenet_bn``, ``resnet``, ``resnet18``, ``mlp``, or one's own ``package.module:function`` or
+            ``file.py:function``.
         model_source: hash of the file that one's own model is written in.
         penalties: the gradreg penalties added to the loss; weight decay is one of them.
         arm: the column this run belongs to, for instance ``SpectReg``.
@@ -28,7 +29,8 @@ class RunConfig:
         balanced: draw equally many of each class.
         evaluate_on: ``validation`` for tuning, ``test`` for results.
         optimizer: ``adam`` or ``sgd`` (Nesterov momentum 0.9).
-        learning_rate: divided by 10 at 50 % and at 75 % of the steps, as the paper.
+        learning_rate: at the start.
+        drops: the shares of the steps after which the learning rate is divided by 10; the paper's unless given.
         num_steps: batches to train for.
         batch_size: examples in a batch.
         dropout: the rate of models that have it; None for their default.
@@ -50,6 +52,7 @@ class RunConfig:
     evaluate_on: Literal["validation", "test"] = "test"
     optimizer: Literal["adam", "sgd"] = "adam"
     learning_rate: float = 0.001
+    drops: tuple[float, ...] = (0.5, 0.75)
     num_steps: int = 1000
     batch_size: int = 50
     dropout: float | None = None
@@ -60,11 +63,12 @@ class RunConfig:
     def to_data(self) -> dict[str, Any]:
         """As JSON-ready values."""
         plain = {f.name: getattr(self, f.name) for f in fields(self)}
-        return plain | {"penalties": [to_data(penalty) for penalty in self.penalties]}
+        return plain | {"drops": [*self.drops], "penalties": [to_data(penalty) for penalty in self.penalties]}
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> RunConfig:
-        return cls(**data | {"penalties": tuple(from_data(one, PENALTIES) for one in data["penalties"])})
+        tuples = {"drops": tuple(data["drops"])} if "drops" in data else {}
+        return cls(**data | tuples | {"penalties": tuple(from_data(one, PENALTIES) for one in data["penalties"])})
 
     @property
     def key(self) -> str:

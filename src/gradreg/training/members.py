@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from gradreg.training.record import RunRecord
 from gradreg.training.resident import RunData, prepare
 from gradreg.training.run import initial_model
 from gradreg.training.schedule import some
-from gradreg.training.session import CURVE_POINTS, NORM_POINTS, add_point, function_columns, rounded
+from gradreg.training.session import CURVE_POINTS, NORM_POINTS, add_point, function_columns, half_way, rounded
 
 #: Examples of all members together that are evaluated at once.
 EVALUATED_AT_ONCE = 25_000
@@ -116,17 +116,21 @@ class Members:
         return [found[member] for member in range(len(self.configs))]
 
     def _gradient_norms(self) -> dict[str, list[Tensor]]:
-        return {"train": self._norms_on("train"), self.configs[0].evaluate_on: self._norms_on("evaluated")}
+        found = {"train": self._norms_on("train"), self.configs[0].evaluate_on: self._norms_on("evaluated")}
+        return found | {"between": self._norms_on("train", half_way)}
 
-    def _norms_on(self, part: str) -> list[Tensor]:
+    def _norms_on(self, part: str, move: Callable[[Tensor], Tensor] = lambda x: x) -> list[Tensor]:
         found: dict[int, Tensor] = {}
         chunk = self._chunk(JACOBIAN_BATCH * self.dataset.num_outputs)
         for group in self._groups(part, NORM_POINTS):
-            measure = torch.func.vmap(self.evaluator.gradient_norms, (0, 0, group.dim), chunk_size=chunk)
+            measure = torch.func.vmap(self._norms_at(move), (0, 0, group.dim), chunk_size=chunk)
             with FastTwice():
                 norms = measure(group.of(self.tensors), group.scales(self.scales), group.x)
             found |= zip(group.members, norms, strict=True)
         return [found[member] for member in range(len(self.configs))]
+
+    def _norms_at(self, move: Callable[[Tensor], Tensor]) -> Callable[[Tensors, Scales, Tensor], Tensor]:
+        return lambda tensors, scales, x: self.evaluator.gradient_norms(tensors, scales, move(x))
 
     def _learned_functions(self) -> Sequence[dict[str, list[float]] | None]:
         columns = [function_columns(c, self.dataset.task, d) for c, d in zip(self.configs, self.data, strict=True)]

@@ -21,8 +21,8 @@ class RunRecord:
             stopped on a loss or penalty that was not finite.
         curve: lists of equal length by name: ``step``, ``train_loss``, ``loss`` and ``accuracy`` or ``mse`` of the evaluated
             split, and the unweighted value of each penalty by its name.
-        gradient_norms: Frobenius norms of the logits' Jacobian at some points, lists by split: ``train`` and ``test``
-            (``validation`` while tuning).
+        gradient_norms: Frobenius norms of the logits' Jacobian at some points, lists by split: ``train``, ``test``
+            (``validation`` while tuning), and ``between``, half way between training points.
         function: for regression from one number to one, the learned function: ``x``, ``y`` and, at test points, ``target``;
             and the training set, ``train_x``, ``train_y``. Otherwise None.
         provenance: versions, device, number of threads, git revision, time of start, seconds of training and evaluation.

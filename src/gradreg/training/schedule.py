@@ -46,9 +46,8 @@ def key_of(config: RunConfig) -> int:
 
 
 def learning_rate_factor(config: RunConfig, step: int) -> float:
-    """Divided by 10 at 50 % and again at 75 % of the steps, as the paper."""
-    drops = (step >= 0.5 * config.num_steps) + (step >= 0.75 * config.num_steps)
-    return float(0.1**drops)
+    """Divided by 10 at each of the config's drops."""
+    return float(0.1 ** sum(step >= drop * config.num_steps for drop in config.drops))
 
 
 def evaluation_steps(config: RunConfig) -> set[int]:

@@ -79,9 +79,10 @@ class Session:
         return finite_only(found) | {"diverged": float(self.diverged)}
 
     def gradient_norms(self) -> dict[str, list[float]]:
-        """Norms of the Jacobian at some points of the training subset and of the evaluated split."""
+        """Norms of the Jacobian at some points of the training subset, half way between them, and of the evaluated split."""
         parts = {"train": self.data.train, self.config.evaluate_on: self.data.evaluated}
         points = {name: part.x[some(len(part), NORM_POINTS, part.x.device)] for name, part in parts.items()}
+        points["between"] = half_way(points["train"])
         norms = {name: self._evaluator.gradient_norms(self._tensors, self._scales, x) for name, x in points.items()}
         return {name: rounded(values[values.isfinite()]) for name, values in norms.items()}
 
@@ -120,6 +121,12 @@ class Session:
         if self.diverged:
             return
         add_point(self.curve, {"step": step} | point | finite_only(self._metrics(self.data.evaluated, CURVE_POINTS)))
+
+
+def half_way(x: Tensor) -> Tensor:
+    """The points in the middle between each example and the one before."""
+    pixels = x.float() / 255 if x.dtype == torch.uint8 else x
+    return (pixels + pixels.roll(1, 0)) / 2
 
 
 def add_point(curve: dict[str, list[float]], point: dict[str, float]) -> None:

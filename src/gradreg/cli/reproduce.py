@@ -1,0 +1,98 @@
+"""``gradreg reproduce``."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from gradreg.cli import options as o
+from gradreg.data import load
+from gradreg.papers.experiment import Experiment
+from gradreg.papers.reproduce import Reproduction
+from gradreg.papers.results import Results
+from gradreg.papers.varga2018 import PROTOCOLS, experiments
+from gradreg.report.reproduction import as_data, as_text, headline
+from gradreg.study.execute import default_workers
+from gradreg.training import RunRecord
+
+RESULTS = Path("results/varga2018")
+
+
+def reproduce(
+    ids: Annotated[list[str], typer.Argument(help="Tables and figures (gradreg list names them), or all.", metavar="ID...")],
+    protocol: Annotated[str, typer.Option(help=f"How to read the paper: {', '.join(PROTOCOLS)}.")] = "authors_code",
+    data: Annotated[list[str] | None, typer.Option(help="Only the cells of these datasets. Repeatable.")] = None,
+    runs: Annotated[int | None, typer.Option(help="Runs of each cell.", show_default="the experiment's", min=1)] = None,
+    show: Annotated[bool, typer.Option("--show", help="Show what is recorded; run nothing.")] = False,
+    data_dir: o.DataDir = None,
+    device: o.Device = None,
+    workers: o.Workers = None,
+    out: Annotated[Path, typer.Option(help="Folder of the results, a file an experiment.")] = RESULTS,
+    as_json: o.Json = False,
+) -> None:
+    """Reproduce tables and figures of the paper: published and measured side by side.
+
+    What is recorded in the folder of results is not run again. The MNIST tables take minutes on a GPU, and many hours on a
+    CPU: --show first.
+    """
+    chosen = [_only(experiment, data, runs) for experiment in chosen_experiments(ids, protocol)]
+    where = o.default_device(device)
+    reproduction = Reproduction(
+        experiments=chosen,
+        results=Results(out / protocol),
+        store=Path("runs") / "varga2018" / "records",
+        load=partial(load, data_dir=data_dir),
+        device=where,
+        num_workers=workers or default_workers(where),
+        watch=None if as_json else _Counter(),
+    )
+    if not show:
+        reproduction.run()
+    records = {experiment.id: reproduction.results.load(experiment) for experiment in chosen}
+    if as_json:
+        typer.echo(json.dumps([as_data(experiment, records[experiment.id]) for experiment in chosen], indent=1))
+        return
+    console = Console(soft_wrap=True)
+    for experiment in chosen:
+        console.print(as_text(experiment, records[experiment.id]) + "\n", highlight=False, markup=False)
+    console.print(headline(chosen, records), highlight=False, markup=False)
+
+
+def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:
+    """The experiments of these ids, or all."""
+    known = experiments(protocol)
+    if ids == ["all"]:
+        return list(known.values())
+    for name in ids:
+        if name not in known:
+            raise ValueError(f"experiment {name!r} is unknown: choose {', '.join(known)}, or all.")
+    return [known[name] for name in ids]
+
+
+def _only(experiment: Experiment, data: list[str] | None, runs: int | None) -> Experiment:
+    """The cells of these datasets, and the claims that speak of them."""
+    cells = tuple(cell for cell in experiment.cells if not data or cell.config.data in data)
+    places = {cell.place for cell in cells}
+    claims = tuple(claim for claim in experiment.claims if {claim.better, claim.worse} <= places)
+    return replace(experiment, cells=cells, claims=claims, num_runs=runs or experiment.num_runs)
+
+
+class _Counter:
+    """Says how far it is, every few seconds."""
+
+    def __init__(self) -> None:
+        self.done, self.started, self.last = 0, time.monotonic(), 0.0
+
+    def __call__(self, record: RunRecord) -> None:
+        self.done += 1
+        now = time.monotonic()
+        if now - self.last > 2:
+            self.last = now
+            typer.echo(f"{self.done} runs after {now - self.started:.0f} s: {record.config.arm}", err=True)

@@ -1,0 +1,1 @@
+"""Published experiments as data, each number beside the configuration that should yield it."""

@@ -1,0 +1,30 @@
+"""Varga, Csiszárik, Zombori: Gradient Regularization Improves Accuracy of Discriminative Models (2018)."""
+
+from __future__ import annotations
+
+from gradreg.papers.experiment import Experiment
+from gradreg.papers.varga2018 import figures, tables
+from gradreg.papers.varga2018.protocols import PROTOCOLS, Protocol, protocol
+
+TABLES = (tables.table1, tables.table2, tables.table3, tables.table4, tables.table5, tables.table6, tables.table7)
+FIGURES = (
+    figures.train_size,
+    figures.weight_norm,
+    figures.sin_gradients,
+    figures.mnist_gradients,
+    figures.plateaus,
+    figures.full_data,
+)
+
+
+def experiments(name: str = "authors_code") -> dict[str, Experiment]:
+    """All experiments of the paper under one protocol, by their ids.
+
+    >>> list(experiments())[:3]
+    ['table1', 'table2', 'table3']
+    """
+    found = [make(protocol(name)) for make in (*TABLES, *FIGURES)]
+    return {experiment.id: experiment for experiment in found}
+
+
+__all__ = ["FIGURES", "PROTOCOLS", "TABLES", "Protocol", "experiments", "protocol"]

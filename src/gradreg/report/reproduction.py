@@ -1,0 +1,115 @@
+"""Published and measured side by side: as text, as markdown, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gradreg.papers.experiment import Experiment, Published
+from gradreg.papers.judge import Judged, Tested, claims_tested, judge
+from gradreg.study.statistics import Summary
+from gradreg.training import RunRecord
+
+Records = Sequence[RunRecord]
+HEADERS = ("", "", "published", "ours", "n", "difference [95 %]", "verdict")
+CLAIM_HEADERS = ("claim", "difference", "p (Welch)", "outcome")
+#: Disagreements first.
+ORDER = {"differs": 0, "agrees": 1, "not published": 2, "not run": 3}
+
+
+def as_text(experiment: Experiment, records: Records) -> str:
+    """Title, table, claims and deviations, for a terminal."""
+    return "\n".join([f"{experiment.where}: {experiment.title}", "", *body(experiment, records)])
+
+
+def as_data(experiment: Experiment, records: Records) -> dict[str, Any]:
+    """The same as JSON-ready values."""
+    judged = judge(experiment, records)
+    return {
+        "id": experiment.id,
+        "title": experiment.title,
+        "cells": [_cell_data(one) for one in judged],
+        "claims": [
+            {"text": one.claim.text, "outcome": one.outcome, "difference": one.difference, "p_value": one.p_value}
+            for one in claims_tested(experiment, judged)
+        ],
+        "deviations": list(experiment.deviations),
+    }
+
+
+def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) -> str:
+    """How many published cells were run, and how many agree. The same runs count in every table that prints them."""
+    judged = {e.id: judge(e, records[e.id]) for e in experiments}
+    cells = [one for of_one in judged.values() for one in of_one if one.cell.published is not None]
+    run = [one for one in cells if one.verdict != "not run"]
+    tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
+    return (
+        f"{len(run)} of {len(cells)} published cells run, {sum(one.verdict == 'agrees' for one in run)} agree within two "
+        f"standard errors; {sum(one.outcome == 'holds' for one in tested)} of {len(tested)} claims tested hold."
+    )
+
+
+def body(experiment: Experiment, records: Records) -> list[str]:
+    """Table, claims and deviations as lines of markdown."""
+    judged = judge(experiment, records)
+    lines = table(HEADERS, [cells(one) for one in sorted(judged, key=lambda one: ORDER[one.verdict])])
+    if tested := claims_tested(experiment, judged):
+        lines += ["", *table(CLAIM_HEADERS, [_claim_cells(one) for one in tested])]
+    if experiment.deviations:
+        lines += ["", "Deviations:", "", *(f"- {text}" for text in experiment.deviations)]
+    return lines
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A markdown table whose columns stand below each other."""
+    widths = [max(len(line[place]) for line in (headers, *rows)) for place in range(len(headers))]
+
+    def line(values: Sequence[str]) -> str:
+        return "| " + " | ".join(value.ljust(width) for value, width in zip(values, widths, strict=True)) + " |"
+
+    return [line(headers), "|" + "|".join("-" * (width + 2) for width in widths) + "|", *map(line, rows)]
+
+
+def cells(judged: Judged) -> list[str]:
+    """One line of the table."""
+    cell, digits = judged.cell, judged.cell.metric.digits
+    unit = "" if cell.metric.unit == "%" else f" ({cell.metric.unit})"
+    number = "" if judged.ours is None else str(judged.ours.n)
+    number += f" (+{judged.diverged} diverged)" if judged.diverged else ""
+    published, ours = _mean_and_std(cell.published, digits), _mean_and_std(judged.ours, digits)
+    return [cell.row, cell.column + unit, published, ours, number, _difference(judged, digits), judged.verdict]
+
+
+def _difference(judged: Judged, digits: int) -> str:
+    if judged.difference is None or judged.margin is None:
+        return ""
+    low, high = judged.difference - judged.margin, judged.difference + judged.margin
+    return f"{judged.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+
+
+def _mean_and_std(numbers: Published | Summary | None, digits: int) -> str:
+    if numbers is None:
+        return ""
+    return f"{numbers.mean:.{digits}f}" + ("" if numbers.std is None else f" ({numbers.std:.{digits}f})")
+
+
+def _claim_cells(tested: Tested) -> list[str]:
+    if tested.difference is None or tested.p_value is None:
+        return [tested.claim.text, "", "", tested.outcome]
+    p_value = "< 0.0001" if tested.p_value < 0.0001 else f"{tested.p_value:.4f}"
+    return [tested.claim.text, f"{tested.difference:+.3g}", p_value, tested.outcome]
+
+
+def _cell_data(judged: Judged) -> dict[str, Any]:
+    published, ours = judged.cell.published, judged.ours
+    return {
+        "row": judged.cell.row,
+        "column": judged.cell.column,
+        "metric": judged.cell.metric.name,
+        "published": None if published is None else {"mean": published.mean, "std": published.std},
+        "ours": None if ours is None else {"mean": ours.mean, "std": ours.std, "n": ours.n},
+        "difference": judged.difference,
+        "margin": judged.margin,
+        "diverged": judged.diverged,
+        "verdict": judged.verdict,
+    }
