@@ -16,7 +16,7 @@ RESULTS, PAGE, PLOT = (
     ROOT / "docs" / "images" / "benchmarks.png",
 )
 #: Files that hold rows of ``gradreg bench``, in the order of the page.
-THEMES = ("resnet_", "lenet_fleet_tf32", "lenet_fleet_bf16", "engines_", "fleet_")
+THEMES = ("resnet_", "transformer_", "lenet_fleet_tf32", "lenet_fleet_bf16", "engines_", "fleet_")
 
 
 def files() -> list[Path]:
@@ -25,8 +25,8 @@ def files() -> list[Path]:
 
 def generated() -> str:
     """All that is between the markers of the page."""
-    parts = [_goals(), *[f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()], _lanes()]
-    return "\n\n".join(parts)
+    tables = [f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()]
+    return "\n\n".join([_goals(), *tables, _lanes(), _kernels()])
 
 
 def _about(path: Path) -> str:
@@ -87,14 +87,33 @@ def speed() -> str:
 
 def _lanes() -> str:
     with next(RESULTS.glob("lanes_*.csv")).open() as file:
-        lines = [f"| {line['runs']} | {line['way']} | {line['ms_per_step_and_run']} |" for line in csv.DictReader(file)]
+        lines = [f"| {line['runs']} | {line['ms_per_step_and_run']} |" for line in csv.DictReader(file)]
     return "\n".join(
         [
-            "### Several runs of the CIFAR ResNet on one GPU",
+            "### Several runs of the CIFAR ResNet on one GPU, in lanes, with SpectReg",
             "",
-            "| runs | way | ms a step and run |",
-            "|---|---|---|",
+            "| lanes | ms a step and run |",
+            "|---|---|",
             *lines,
+        ]
+    )
+
+
+def _kernels() -> str:
+    """Where the time of a compiled step goes, penalties side by side."""
+    with next(RESULTS.glob("kernels_resnet_*.csv")).open() as file:
+        lines = list(csv.DictReader(file))
+    penalties, kinds = (list(dict.fromkeys(line[name] for line in lines)) for name in ("penalty", "kind"))
+    found = {(line["kind"], line["penalty"]): f"{line['ms']} ms, {line['kernels']}" for line in lines}
+    return "\n".join(
+        [
+            "### Kernels of a compiled step of the CIFAR ResNet",
+            "",
+            "Milliseconds and number of kernels.",
+            "",
+            f"| kind | {' | '.join(penalties)} |",
+            "|---" * (1 + len(penalties)) + "|",
+            *(f"| {kind} | {' | '.join(found[kind, penalty] for penalty in penalties)} |" for kind in kinds),
         ]
     )
 

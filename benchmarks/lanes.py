@@ -57,11 +57,11 @@ def main() -> None:
                             next(run)
                 torch.cuda.synchronize()
             ms = 1e3 * (time.perf_counter() - started) / STEPS / number
-            rows.append((number, "on streams", round(ms, 3)))
+            rows.append((number, round(ms, 3)))
             print(f"{number} lanes: {ms:.3f} ms a step and run", flush=True)
     path = given.out / file_name("cuda", "lanes", "bf16")
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("runs", "way", "ms_per_step_and_run"), *rows])
+        csv.writer(file).writerows([("runs", "ms_per_step_and_run"), *rows])
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.draws import Draws
-from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized
+from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, program
 
 
 def terms_and_gradients(model: nn.Module, x, y, loss, *penalties: gr.Penalty, engine, seed: int = 0, **options):
@@ -218,3 +218,41 @@ def test_nothing_to_train_is_told() -> None:
         gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(
             model, torch.randn(4, 3), torch.tensor([0] * 4)
         )
+
+
+def traced_square() -> tuple[torch.fx.GraphModule, list[Tensor], list[Tensor]]:
+    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
+        state[0].copy_(inputs[0].square())
+
+    state, inputs = [torch.zeros(3)], [torch.tensor([1.0, 2.0, 3.0])]
+    return program.trace(step, [state[0].clone()], inputs), state, inputs
+
+
+def test_a_compiled_step_that_is_wrong_is_found_and_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, state, inputs = traced_square()
+
+    def wrong(graph: torch.fx.GraphModule, **_: object):
+        return lambda state, inputs: state[0].copy_(inputs[0].square() * 1.2)
+
+    monkeypatch.setattr(torch, "compile", wrong)
+    with pytest.warns(UserWarning, match="torch.compile got this step wrong: gradients differ by 2.0e-01"):
+        assert program.compiled_and_checked(graph, state, inputs, [0]) is graph
+    assert state[0].count_nonzero() == 0  # tried on copies
+
+
+def test_a_compiled_step_that_is_right_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, state, inputs = traced_square()
+
+    def right(state: list[Tensor], inputs: list[Tensor]) -> None:
+        state[0].copy_(inputs[0].square() * 1.001)
+
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: right)
+    assert program.compiled_and_checked(graph, state, inputs, [0]) is right
+
+
+def test_error_of_a_step() -> None:
+    big, small = torch.full((4,), 100.0), torch.full((4,), 1e-6)
+    assert program.largest_error([big, small], [big, small]) == 0
+    assert program.largest_error([big, 2 * small], [big, small]) < 1e-5  # rounding of what ought to be zero
+    assert program.largest_error([1.1 * big, small], [big, small]) == pytest.approx(0.1, rel=1e-5)
+    assert program.largest_error([big * float("nan"), small], [big, small]) == float("inf")

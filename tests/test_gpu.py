@@ -190,9 +190,19 @@ def test_step_with_a_fused_optimizer_in_the_graph() -> None:
 
 
 @COMPILER_MAY_WARN
-@pytest.mark.parametrize("penalties", [(), (gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001))], ids=repr)
-def test_member_of_a_fleet_equals_the_run_alone(penalties) -> None:
-    data = noise((1, 12, 12))
+@pytest.mark.parametrize("size", [12, 28])
+@pytest.mark.parametrize(
+    "penalties",
+    [
+        (),
+        (gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001)),
+        (gr.FrobReg(weight=0.03, forward="fresh"),),
+        (gr.JacReg(weight=1.0),),
+    ],
+    ids=repr,
+)
+def test_member_of_a_fleet_equals_the_run_alone(penalties, size: int) -> None:
+    data = noise((1, size, size))
     base = RunConfig(
         data="noise",
         fingerprint=data.fingerprint,

@@ -90,7 +90,7 @@ def test_it_learns_and_says_so() -> None:
     assert record.curve["step"] == [20, 40, 60]
     assert {"train_loss", "loss", "accuracy", "spect_reg", "weight_decay"} <= set(record.curve)
     assert {len(values) for values in record.curve.values()} == {3}
-    assert set(record.gradient_norms) == {"train", "test"}
+    assert set(record.gradient_norms) == {"train", "test", "between"}
     assert {"gradreg", "torch", "device", "train_s", "evaluate_s", "git"} <= set(record.provenance)
 
 

@@ -20,6 +20,10 @@ LAYERS = {
     "conv2d unequal": lambda: (nn.Conv2d(2, 3, (3, 2), padding=(2, 0)), (3, 2, 5, 6)),
     "conv1d": lambda: (nn.Conv1d(4, 6, 3, padding=1), (3, 4, 7)),
     "conv3d": lambda: (nn.Conv3d(2, 3, 2, stride=2), (3, 2, 5, 4, 4)),
+    "max pool": lambda: (nn.Sequential(nn.Conv2d(2, 3, 2), nn.MaxPool2d(2)), (3, 2, 7, 9)),
+    "max pool of unequal sides": lambda: (nn.Sequential(nn.Conv2d(2, 3, 2), nn.MaxPool2d((2, 3))), (3, 2, 5, 7)),
+    "max pool with a rest": lambda: (nn.Sequential(nn.Conv2d(2, 3, 2), nn.MaxPool2d(2)), (3, 2, 6, 6)),
+    "max pool that overlaps": lambda: (nn.Sequential(nn.Conv2d(2, 3, 2), nn.MaxPool2d(3, 2, padding=1)), (3, 2, 7, 7)),
     "relu": lambda: (nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (6, 4)),
     "layer norm": lambda: (nn.LayerNorm(5), (3, 4, 5)),
     "batch norm 1d": lambda: (nn.BatchNorm1d(4), (5, 4)),
@@ -178,3 +182,19 @@ def test_batch_norm_of_one_value_is_refused_as_by_pytorch() -> None:
     for mode in (nullcontext(), FastTwice()):
         with mode, pytest.raises(ValueError, match="more than (1|one) value"):
             nn.BatchNorm1d(3)(torch.randn(1, 3))
+
+
+def test_max_pool_of_equal_values_takes_the_first_as_pytorch() -> None:
+    x = torch.ones(1, 1, 4, 4, requires_grad=True)
+    found = []
+    for mode in (nullcontext(), FastTwice(everywhere=True)):
+        with mode:
+            y = F.max_pool2d(x, 2)
+        found.append(torch.autograd.grad(y.sum(), x)[0])
+    assert torch.equal(found[0], found[1])
+
+
+def test_max_pool_is_replaced() -> None:
+    x = torch.randn(1, 1, 4, 4, requires_grad=True)
+    with FastTwice(everywhere=True):
+        assert "MaxPool" not in type(F.max_pool2d(x, 2).grad_fn).__name__

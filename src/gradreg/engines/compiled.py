@@ -119,7 +119,9 @@ class Prepared:
             _prepare(optimizer, self.parameters.values(), self.gradients)
         state = [*self.outputs, *self.gradients, *self.buffers.values()]
         try:
-            self.program = Program(self._step, state, self._inputs(), None if optimizer is None else optimizer.step)
+            after = None if optimizer is None else optimizer.step
+            judged = range(len(self.outputs), len(self.outputs) + len(self.gradients))
+            self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
         except TraceError as error:
             raise DifferentiationError(
                 f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -49,6 +51,8 @@ class Program:
         step: what to do. Its control flow may depend on shapes, not on values.
         state: the tensors that it changes.
         inputs: the tensors that it reads; to give it new values, copy them there.
+        judged: places of those tensors of the state, its gradients or their moments, by which a compiled step is compared
+            with the traced one.
         after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
             GPU it becomes part of the captured graph.
 
@@ -60,11 +64,13 @@ class Program:
         step: Step,
         state: Sequence[Tensor],
         inputs: Sequence[Tensor],
+        *,
+        judged: Sequence[int],
         after: Callable[[], object] | None = None,
     ) -> None:
-        self.state, self.inputs, self.after = list(state), list(inputs), after or _nothing
+        self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
         with torch.no_grad():
-            self.graph = trace(lambda state, inputs: step(state, inputs), [t.clone() for t in self.state], self.inputs)
+            self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
             self._run = self._captured() if self.state[0].is_cuda else self._replay
 
     def __call__(self) -> None:
@@ -76,14 +82,10 @@ class Program:
         self.after()
 
     def _captured(self) -> Callable[[], None]:
-        compiled = torch.compile(self.graph, fullgraph=True, dynamic=False)
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            scratch = [t.clone() for t in self.state]
-            for _ in range(2):  # compile and choose kernels, on a copy
-                compiled(scratch, self.inputs)
-            del scratch
+            compiled = compiled_and_checked(self.graph, self.state, self.inputs, self.judged)
         torch.cuda.current_stream().wait_stream(stream)
         captured = torch.cuda.CUDAGraph()
         torch.cuda.reset_peak_memory_stats()
@@ -91,6 +93,57 @@ class Program:
             compiled(self.state, self.inputs)
             self.after()
         return captured.replay
+
+
+def compiled_and_checked(
+    graph: GraphModule, state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Sequence[int]
+) -> Callable[..., Any]:
+    """The graph compiled; itself, with a warning, if the compiled one does not give what it gives.
+
+    The compiler is large and has had errors that change results without a word; gradients that are wrong train all the same.
+    """
+    expected = _after(graph, state, inputs, judged)
+    # Padded strides were behind several of those errors, https://github.com/pytorch/pytorch/issues/194281 for one.
+    compiled = torch.compile(graph, fullgraph=True, dynamic=False, options={"comprehensive_padding": False})
+    _after(compiled, state, inputs, judged)  # compile, and choose kernels
+    found = _after(compiled, state, inputs, judged)
+    error, bound = largest_error(found, expected), _bound(graph, expected)
+    if error <= bound:
+        return compiled
+    warnings.warn(
+        f"torch.compile got this step wrong: gradients differ by {error:.1e} of their size from those of the operations it "
+        f"was given (allowed: {bound:.0e}). The step runs without it, and slower. Another version of PyTorch may help.",
+        stacklevel=2,
+    )
+    return graph
+
+
+def largest_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The largest relative error of a tensor; those below a hundredth of the largest are measured by that."""
+    floor = 0.01 * max(float(tensor.norm()) for tensor in expected)
+    errors = [float((f - e).norm()) / max(float(e.norm()), floor, 1e-30) for f, e in zip(found, expected, strict=True)]
+    return math.inf if any(map(math.isnan, errors)) else max(errors)
+
+
+def _bound(graph: GraphModule, expected: Sequence[Tensor]) -> float:
+    """What rounding may do: much where the graph rounds to half precision, in another order once compiled."""
+    arguments = [value for node in graph.graph.nodes for value in (*node.args, *node.kwargs.values())]
+    if torch.bfloat16 in arguments or torch.float16 in arguments:
+        return 0.3
+    return 1e-6 if expected[0].dtype == torch.float64 else 0.05
+
+
+def _after(
+    run: Callable[..., Any], state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Sequence[int]
+) -> list[Tensor]:
+    """What the judged tensors are after one step on a copy of the state."""
+    copies = _copies(state)
+    run(copies, inputs)
+    return [copies[place] for place in judged]
+
+
+def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [tensor.clone() for tensor in tensors]
 
 
 def _nothing() -> None:

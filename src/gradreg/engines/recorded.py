@@ -53,9 +53,10 @@ def transform(model: Model, inputs: Inputs, wrt: str, how: Pass) -> tuple[Tensor
         setattr(model.get_submodule(owner), last, buffer)  # type: ignore[attr-defined]
 
     def vjp(cotangents: Tensor) -> Sequence[Tensor]:
-        if len(cotangents) == 1:
-            return [gradient.unsqueeze(0) for gradient in pull(cotangents[0])]
-        return list(torch.func.vmap(pull)(cotangents))
+        with torch.autocast(cotangents.device.type, enabled=False):  # it is for forward passes
+            if len(cotangents) == 1:
+                return [gradient.unsqueeze(0) for gradient in pull(cotangents[0])]
+            return list(torch.func.vmap(pull)(cotangents))
 
     return logits, vjp, points
 

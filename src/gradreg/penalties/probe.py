@@ -158,10 +158,7 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
         zeros = [torch.zeros((), dtype=p.dtype, device=p.device).expand(*lead, *p.shape) for p in points]
         return [zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True)]
 
-    def vjp(cotangents: Tensor) -> Sequence[Tensor]:
-        if len(cotangents) > ROWS_AT_ONCE and not cotangents.is_cuda:
-            parts = [vjp(part) for part in torch.split(cotangents, ROWS_AT_ONCE)]
-            return [torch.cat(of_one_point) for of_one_point in zip(*parts, strict=True)]
+    def at_once(cotangents: Tensor) -> Sequence[Tensor]:
         if len(cotangents) > 1:
             try:
                 return gradients(cotangents, batched=True)
@@ -171,6 +168,12 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
                 pass  # if it is not the vectorisation, the next line raises it again
         rows = [gradients(cotangent, batched=False) for cotangent in cotangents]
         return [torch.stack(of_one_point) for of_one_point in zip(*rows, strict=True)]
+
+    def vjp(cotangents: Tensor) -> Sequence[Tensor]:
+        if len(cotangents) <= ROWS_AT_ONCE or cotangents.is_cuda:
+            return at_once(cotangents)
+        parts = [at_once(part) for part in torch.split(cotangents, ROWS_AT_ONCE)]
+        return [torch.cat(of_one_point) for of_one_point in zip(*parts, strict=True)]
 
     if not outputs.requires_grad:
         raise ValueError(NO_PATH)

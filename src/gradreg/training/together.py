@@ -34,7 +34,8 @@ def in_fleets(
 ) -> Iterator[list[RunConfig]]:
     """Split runs into fleets of one shape: none larger than pays on the device, and enough for all workers.
 
-    >>>     >>> from gradreg.data import load
+    >>> from dataclasses import replace
+    >>> from gradreg.data import load
     >>> one = RunConfig(data="digits", fingerprint="", model="mlp", train_size=100, validation_size=0)
     >>> [len(fleet) for fleet in in_fleets([replace(one, seed=seed) for seed in range(50)], load("digits"), "cpu", 2)]
     [25, 25]

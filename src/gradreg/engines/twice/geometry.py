@@ -59,6 +59,12 @@ def padded(x: Tensor, g: Geometry) -> Tensor:
     return F.pad(x, (left, left, top, top)) if top or left else x
 
 
+def without_margins(x: Tensor, g: Geometry) -> Tensor:
+    """Back from there. (Padding by negative widths has been miscompiled: https://github.com/pytorch/pytorch/issues/195582.)"""
+    (height, width), (top, left) = g.x_shape[-2:], g.padding
+    return x[..., top : top + height, left : left + width]
+
+
 def split(t: Tensor, dim: int, *sizes: int) -> Tensor:
     """One dimension into several."""
     return t.reshape(*t.shape[:dim], *sizes, *t.shape[dim + 1 :])

@@ -17,14 +17,15 @@ from gradreg.engines.swap import Swap
 from gradreg.engines.twice.batch_norm import batch_norm
 from gradreg.engines.twice.convolution import convolution
 from gradreg.engines.twice.geometry import Geometry
+from gradreg.engines.twice.max_pool import is_tiling, max_pool
 from gradreg.engines.twice.relu import relu
 
 
 class FastTwice(Swap):
-    """While active, convolutions, normalisation and ReLU are those that are fast when differentiated twice, in any model.
+    """While active, convolutions, pooling, normalisation and ReLU are those that are fast when differentiated twice.
 
     Args:
-        everywhere: replace convolutions on the CPU too, where PyTorch's own are the faster ones.
+        everywhere: replace convolutions and pooling on the CPU too, where PyTorch's own are the faster ones.
     """
 
     def __init__(self, *, everywhere: bool = False) -> None:
@@ -36,6 +37,8 @@ class FastTwice(Swap):
             return None
         if function in _CONVOLUTIONS:
             return partial(_convolution, function) if self.everywhere or args[0].is_cuda else None
+        if function is F.max_pool2d:
+            return _max_pool if self.everywhere or args[0].is_cuda else None
         return _LAYERS.get(function)
 
 
@@ -88,6 +91,22 @@ def _convolution(
         groups=groups,
     )
     return convolution(input, weight, bias, geometry)
+
+
+def _max_pool(
+    input: Tensor,  # noqa: A002
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor:
+    kernel, step = _each(kernel_size, 2), _each(kernel_size if stride is None else stride, 2)
+    margin, spread = _each(padding, 2), _each(dilation, 2)
+    if not return_indices and is_tiling(input, kernel, step, margin, spread, ceil_mode):
+        return max_pool(input, kernel)
+    return F.max_pool2d(input, kernel, step, margin, spread, ceil_mode, return_indices)  # type: ignore[call-overload,no-any-return]
 
 
 def _each(value: int | Sequence[int], dims: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradreg.engines.twice.geometry import Geometry, padded, split, sum_of
+from gradreg.engines.twice.geometry import Geometry, padded, split, sum_of, without_margins
 
 
 def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
@@ -21,14 +21,10 @@ def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
 
 def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Each row of the filter sends its share back to the rows it was read from."""
-    (height, width), (top, left) = g.x_shape[-2:], g.padding
     shares = torch.bmm(_as_rows(y), _matrix(w, g).transpose(1, 2))
-    bands = split(split(shares, 2, g.w_shape[2], g.w_shape[1], -1), 1, g.batch, -1)[..., left : left + width]
-    num_rows = bands.shape[2]
-    moved = [
-        F.pad(bands[:, :, :, i].transpose(2, 3), (0, 0, i - top, height - num_rows - i + top)) for i in range(g.w_shape[2])
-    ]
-    return sum_of(moved)
+    bands = split(split(shares, 2, g.w_shape[2], g.w_shape[1], -1), 1, g.batch, -1)
+    moved = [F.pad(bands[:, :, :, i].transpose(2, 3), (0, 0, i, g.w_shape[2] - 1 - i)) for i in range(g.w_shape[2])]
+    return without_margins(sum_of(moved), g)
 
 
 def _weight(y: Tensor, x: Tensor, g: Geometry) -> Tensor:

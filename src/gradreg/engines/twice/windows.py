@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradreg.engines.twice.geometry import Geometry, padded, split, sum_of
+from gradreg.engines.twice.geometry import Geometry, padded, split, sum_of, without_margins
 
 
 def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
@@ -18,15 +18,14 @@ def _output(x: Tensor, w: Tensor, g: Geometry) -> Tensor:
 def _input(y: Tensor, w: Tensor, g: Geometry) -> Tensor:
     """Each tap of the filter sends its share back to where it was read from."""
     rows, columns = y.shape[-2:]
-    (height, width), (top, left) = g.x_shape[-2:], g.padding
     shares = torch.bmm(w.flatten(2).transpose(1, 2), _as_columns(y))
     taps = split(split(shares, 2, g.batch, rows, columns), 1, *g.w_shape[1:])
     moved = [
-        F.pad(taps[:, :, i, j], (j - left, width - columns - j + left, i - top, height - rows - i + top))
+        F.pad(taps[:, :, i, j], (j, g.w_shape[3] - 1 - j, i, g.w_shape[2] - 1 - i))
         for i in range(g.w_shape[2])
         for j in range(g.w_shape[3])
     ]
-    return sum_of(moved).transpose(1, 2)
+    return without_margins(sum_of(moved), g).transpose(1, 2)
 
 
 def _weight(y: Tensor, x: Tensor, g: Geometry) -> Tensor:
