@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ pytest.importorskip("typer")
 
 from gradreg.bench.tables import read
 from gradreg.cli.main import main
+from gradreg.papers.varga2018 import experiments
 
 QUICK = ["--runs", "2", "--tuning-runs", "1", "--steps", "8", "--workers", "1"]
 ONE_PENALTY = ["--penalties", "spect_reg", "--weights", "spect_reg=0.01,0.1"]
@@ -287,3 +289,41 @@ def test_bench_by_number_of_classes(gradreg: Shell, tmp_path: Path) -> None:
     (file,) = (tmp_path / "found").iterdir()
     assert file.name.startswith("engines_by_classes_fp32_cpu-")
     assert [(row.num_classes, row.penalty) for row in read(file)] == [(2, ""), (2, "frob_reg"), (3, ""), (3, "frob_reg")]
+
+
+RESULTS = str(Path(__file__).parent.parent / "results" / "varga2018")
+
+
+def test_reproduce_shows_what_is_recorded(gradreg: Shell) -> None:
+    printed = gradreg("reproduce", "table3", "--show", "--out", RESULTS).stdout
+    assert "| CP    | DoubleBack | 98.07 (0.09) |" in printed
+    assert "claims tested hold." in printed
+    assert Path("runs/varga2018/authors_code/index.html").is_file()
+
+
+def test_reproduce_as_json_for_one_dataset(gradreg: Shell) -> None:
+    (table,) = json.loads(gradreg("reproduce", "table1", "--data", "mnist", "--show", "--json", "--out", RESULTS).stdout)
+    assert {cell["row"] for cell in table["cells"]} == {"small MNIST"}
+
+
+def test_reproduce_runs_what_is_missing(gradreg: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = experiments()["table7"]
+    cells = tuple(replace(c, config=replace(c.config, num_steps=3, num_evaluations=1)) for c in known.cells[:2])
+    small = replace(known, cells=cells, claims=())
+    monkeypatch.setattr("gradreg.cli.reproduce.experiments", lambda _: {"table7": small})
+    printed = gradreg("reproduce", "all", "--runs", "2", "--out", "found", "--device", "cpu", "--workers", "1").stdout
+    assert "2 of 2 published cells run" in printed
+    assert Path("found/authors_code/table7.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["table9"], "experiment 'table9' is unknown: choose table1"), (["all", "--protocol", "x"], "protocol 'x' is unknown")],
+)
+def test_reproduce_names_mistakes(gradreg: Shell, words: list[str], says: str) -> None:
+    assert says in gradreg("reproduce", *words, code=2).stderr
+
+
+def test_list_names_the_experiments(gradreg: Shell) -> None:
+    assert "table7" in json.loads(gradreg("list", "--json").stdout)["experiments"]
+    assert "train_size" in gradreg("list").stdout

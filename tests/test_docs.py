@@ -6,6 +6,7 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -82,10 +83,24 @@ def test_readme_names_every_penalty() -> None:
             assert f"`{thing.__name__}`" in text
 
 
-def test_benchmark_page_is_that_of_the_results() -> None:
-    spec = importlib.util.spec_from_file_location("document", ROOT / "benchmarks" / "document.py")
+def document_of(folder: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location("document", ROOT / folder / "document.py")
     document = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(document)
+    return document
+
+
+def test_reproduction_page_is_that_of_the_results() -> None:
+    document = document_of("results")
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
+    assert f"<!-- reproduction -->\n{document.summary()}\n<!-- /reproduction -->" in (ROOT / "README.md").read_text()
+    for name in re.findall(r"images/\w+.png", page):
+        assert (ROOT / "docs" / name).is_file()
+
+
+def test_benchmark_page_is_that_of_the_results() -> None:
+    document = document_of("benchmarks")
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
     assert f"<!-- speed -->\n{document.speed()}\n<!-- /speed -->" in (ROOT / "README.md").read_text()

@@ -19,10 +19,12 @@ from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results
 from gradreg.papers.varga2018 import PROTOCOLS, experiments
 from gradreg.report.reproduction import as_data, as_text, headline
+from gradreg.report.reproduction_page import write_page
 from gradreg.study.execute import default_workers
 from gradreg.training import RunRecord
 
 RESULTS = Path("results/varga2018")
+TITLE = "Gradient Regularization Improves Accuracy of Discriminative Models"
 
 
 def reproduce(
@@ -63,6 +65,9 @@ def reproduce(
     for experiment in chosen:
         console.print(as_text(experiment, records[experiment.id]) + "\n", highlight=False, markup=False)
     console.print(headline(chosen, records), highlight=False, markup=False)
+    by_id = {experiment.id: experiment for experiment in chosen}
+    page = write_page(by_id, records, Path("runs") / "varga2018" / protocol / "index.html", title=TITLE)
+    console.print(f"\nReport: {page}", highlight=False, markup=False)
 
 
 def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradreg.papers.experiment import Experiment, Published
@@ -13,7 +13,6 @@ from gradreg.training import RunRecord
 Records = Sequence[RunRecord]
 HEADERS = ("", "", "published", "ours", "n", "difference [95 %]", "verdict")
 CLAIM_HEADERS = ("claim", "difference", "p (Welch)", "outcome")
-#: Disagreements first.
 ORDER = {"differs": 0, "agrees": 1, "not published": 2, "not run": 3}
 
 
@@ -52,12 +51,23 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
 def body(experiment: Experiment, records: Records) -> list[str]:
     """Table, claims and deviations as lines of markdown."""
     judged = judge(experiment, records)
-    lines = table(HEADERS, [cells(one) for one in sorted(judged, key=lambda one: ORDER[one.verdict])])
+    lines = table(HEADERS, [cells(one) for one in in_order(judged)])
     if tested := claims_tested(experiment, judged):
-        lines += ["", *table(CLAIM_HEADERS, [_claim_cells(one) for one in tested])]
+        lines += ["", *table(CLAIM_HEADERS, [claim_cells(one) for one in tested])]
     if experiment.deviations:
         lines += ["", "Deviations:", "", *(f"- {text}" for text in experiment.deviations)]
     return lines
+
+
+def in_order(judged: Iterable[Judged]) -> list[Judged]:
+    """Disagreements first."""
+    return sorted(judged, key=lambda one: ORDER[one.verdict])
+
+
+def disagreements(experiments: Sequence[Experiment], records: Mapping[str, Records]) -> list[str]:
+    """The cells that differ, as a table."""
+    rows = [(e, one) for e in experiments for one in judge(e, records[e.id]) if one.verdict == "differs"]
+    return table(("experiment", *HEADERS[:-1]), [[e.id, *cells(one)[:-1]] for e, one in rows])
 
 
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -93,7 +103,8 @@ def _mean_and_std(numbers: Published | Summary | None, digits: int) -> str:
     return f"{numbers.mean:.{digits}f}" + ("" if numbers.std is None else f" ({numbers.std:.{digits}f})")
 
 
-def _claim_cells(tested: Tested) -> list[str]:
+def claim_cells(tested: Tested) -> list[str]:
+    """One line of the table of claims."""
     if tested.difference is None or tested.p_value is None:
         return [tested.claim.text, "", "", tested.outcome]
     p_value = "< 0.0001" if tested.p_value < 0.0001 else f"{tested.p_value:.4f}"
