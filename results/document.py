@@ -5,15 +5,20 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from gradreg.papers.results import Results
+from gradreg.bench.tables import read
+from gradreg.papers.experiment import distinct_runs
+from gradreg.papers.results import Results, run_id
 from gradreg.papers.varga2018 import experiments
+from gradreg.penalties import GradientPenalty
 from gradreg.report.drawing import house_style
-from gradreg.report.reproduction import Records, body, disagreements, headline
+from gradreg.report.reproduction import Records, body, disagreements, headline, table
 from gradreg.report.reproduction_figures import CAPTIONS, draw
 from gradreg.study.statistics import Summary
+from gradreg.training import RunConfig
 
 ROOT = Path(__file__).parent.parent
 PAGE, README, IMAGES = ROOT / "docs" / "reproduction.md", ROOT / "README.md", ROOT / "docs" / "images"
+BENCHMARKS = ROOT / "benchmarks" / "results"
 PROTOCOL = "authors_code"
 #: The figure that belongs to an experiment stands below its table.
 FIGURES = {
@@ -39,6 +44,7 @@ def generated() -> str:
         _two_test_sets(),
         _picture("differences"),
     ]
+    parts += ["## Cost by the number of labels", _by_labels(), "## What is left, and how long it takes", _time_left()]
     for name, experiment in known.items():
         parts += [f"## `{name}`: {experiment.title}", f"{experiment.where}.", "\n".join(body(experiment, records[name]))]
         parts += [_picture(figure) for figure in FIGURES.get(name, ())]
@@ -59,6 +65,39 @@ def _two_test_sets() -> str:
         f"{official.mean:.2f} ({official.std:.2f}) on the official test set and {theirs.mean:.2f} ({theirs.std:.2f}) on the "
         "last 10 000 training images, which the authors tested on (`results/two_test_sets.py`)."
     )
+
+
+def _by_labels() -> str:
+    """Section 2.3: the cost of whole Jacobians grows with the number of classes, that of a projection does not."""
+    rows = read(next(BENCHMARKS.glob("engines_by_classes_*.csv")))
+    timed = [row for row in rows if row.method in ("plain", "double_backward")]
+    lines = []
+    for classes in dict.fromkeys(row.num_classes for row in rows):
+        own = {row.penalty: row.ms for row in timed if row.num_classes == classes}
+        lines.append([str(classes), *(f"{own[penalty] / own['']:.1f}" for penalty in ("spect_reg", "frob_reg", "jac_reg"))])
+    text = "A step of LeNet on two CPU cores, in plain steps. The paper: “scaling with the number of class labels.”"
+    return text + "\n\n" + "\n".join(table(("classes", "SpectReg", "FrobReg", "JacReg"), lines))
+
+
+def _time_left() -> str:
+    """From the steps that were timed on one H200, in lanes of three."""
+    timed = read(next(BENCHMARKS.glob("resnet_bf16_*.csv")))
+    steps = {row.penalty: row.ms for row in timed if row.method.endswith("compiled")}
+    with next(BENCHMARKS.glob("lanes_*.csv")).open() as file:
+        lanes = [float(line["ms_per_step_and_run"]) for line in csv.DictReader(file)]
+    done = {run_id(record.config) for records in recorded().values() for record in records}
+    runs = [config for config in distinct_runs(experiments(PROTOCOL).values()) if run_id(config) not in done]
+    lines = []
+    for data in ("cifar10", "cifar100"):
+        left = [config for config in runs if config.data == data]
+        ms = sum(config.num_steps * steps["spect_reg" if _penalised(config) else ""] for config in left)
+        lines.append([f"`gradreg reproduce all --data {data}`", str(len(left)), f"{ms / 3.6e6 * lanes[-1] / lanes[0]:.1f}"])
+    text = "From steps timed on one H200, three runs at a time; the data have to be prepared. TinyImageNet was not timed."
+    return text + "\n\n" + "\n".join(table(("command", "runs", "hours"), lines))
+
+
+def _penalised(config: RunConfig) -> bool:
+    return any(isinstance(penalty, GradientPenalty) for penalty in config.penalties)
 
 
 def _picture(name: str) -> str:

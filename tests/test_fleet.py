@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from test_training import config, toy
@@ -281,4 +282,12 @@ def test_frozen_parameters_stay_as_they_are(tmp_path) -> None:
 def test_engines_that_stand_for_another(engine: str) -> None:
     data = toy()
     base = config(data, penalties=(gr.SpectReg(weight=0.1),), precision="fp64", num_steps=5, engine=engine)
+    assert_members_equal_single_runs(base, data)
+
+
+def test_augmented_members() -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    x, y = rng.integers(0, 256, (90, 8, 8), dtype=np.uint8), rng.integers(0, 2, 90)
+    data = Dataset(name="i", x_train=x[:60], y_train=y[:60], x_test=x[60:], y_test=y[60:], class_names=("a", "b"))
+    base = config(data, train_size=40, validation_size=5, num_steps=4, batch_size=50, precision="fp64", augment=True)
     assert_members_equal_single_runs(base, data)

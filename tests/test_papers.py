@@ -19,11 +19,13 @@ from gradreg.papers.experiment import Cell, Claim, Experiment, Metric, Published
 from gradreg.papers.judge import claims_tested, judge
 from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results, compact, run_id
+from gradreg.papers.tuned import tuned, tuning_of
 from gradreg.papers.varga2018 import PROTOCOLS, experiments, protocol
 from gradreg.papers.varga2018.tables import SIN_UNIT
 from gradreg.report.reproduction import as_data, as_text, disagreements, headline
 from gradreg.report.reproduction_figures import CAPTIONS, draw
 from gradreg.report.reproduction_page import write_page
+from gradreg.study.plan import default_weights
 from gradreg.training import RunConfig, RunRecord
 
 ROOT = Path(__file__).parent.parent
@@ -47,7 +49,8 @@ def test_every_published_accuracy_is_the_papers() -> None:
 def test_sin_and_the_full_data_accuracy_are_the_papers() -> None:
     printed = {float(cell.column): cell.published.mean / SIN_UNIT for cell in KNOWN["table7"].cells}
     assert printed == pytest.approx(SIN_MSE)
-    assert KNOWN["full_data"].cells[0].published.mean == TEXT["MNIST full-data accuracy"]
+    full = [cell.published.mean for cell in KNOWN["full_data"].cells]
+    assert full == [TEXT["MNIST full-data accuracy"], TEXT["CIFAR-10 full-data accuracy"]]
 
 
 def test_there_are_52_published_cells_in_the_tables() -> None:
@@ -407,3 +410,48 @@ def test_the_papers_order_of_arms_holds_on_mnist() -> None:
             claim = tested[f"{name} alone outperforms {other} alone"]
             assert claim.outcome == "holds"
             assert claim.p_value < 0.01
+
+
+# ---- weights of our own ----
+
+
+def test_tuning_tries_the_grid_on_validation_data_alone() -> None:
+    trial = tuning_of(KNOWN["table3"])
+    assert {cell.config.evaluate_on for cell in trial.cells} == {"validation"}
+    assert min(config.seed for cell in trial.cells for config in cell.configs(3)) == 1000
+    double = [cell for cell in trial.cells if cell.row == "No CP / DoubleBack"]
+    assert [weight(cell.config, gr.DoubleBack) for cell in double] == [*default_weights("double_back")]
+    beside = [cell for cell in trial.cells if cell.row == "CP / DoubleBack"]
+    assert {weight(cell.config, gr.ConfidencePenalty) for cell in beside} == {0.01}
+    assert not [cell for cell in trial.cells if cell.row == "No CP / Baseline"]
+
+
+def test_arms_that_differ_in_the_tuned_weight_alone_are_tuned_once() -> None:
+    rows = {cell.row for cell in tuning_of(KNOWN["train_size"]).cells}
+    assert len(rows) == 9 * 4
+    assert len({cell.row for cell in tuning_of(KNOWN["table7"]).cells}) == 1
+
+
+def test_the_best_weight_on_validation_is_taken() -> None:
+    table = KNOWN["table6"]
+    runs = []
+    for cell in tuning_of(table).cells:
+        for config in cell.configs(3):
+            value = 0.99 if cell.column == "0.01" else 0.9
+            runs.append(RunRecord(config=config, metrics={"accuracy": value}))
+    found = tuned(table, runs)
+    assert [cell.config.penalties[-1].weight for cell in found.cells] == [0.01] * 5
+    assert {(cell.config.evaluate_on, cell.config.seed) for cell in found.cells} == {("test", 0)}
+    assert [cell.published for cell in found.cells] == [cell.published for cell in table.cells]
+    assert tuned(table, []).cells == ()
+
+
+def test_tune_and_run(tmp_path: Path) -> None:
+    trial, seen = tuning_of(tiny()), []
+    reproduction(tmp_path, seen, trial).run()
+    assert len(seen) == 9 * 3
+    assert all(record.config.evaluate_on == "validation" for record in seen)
+    final = tuned(tiny(), Results(tmp_path / "results").load(trial))
+    assert final.cells[0].config == tiny().cells[0].config  # the baseline has nothing to tune
+    reproduction(tmp_path, seen, final).run()
+    assert [one.ours.n for one in judge(final, Results(tmp_path / "results").load(final))] == [2, 2]

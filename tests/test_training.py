@@ -14,8 +14,10 @@ from torch import nn
 
 import gradreg as gr
 from gradreg.data import Dataset, load
+from gradreg.draws import Draws
 from gradreg.models import build
 from gradreg.training import RunConfig, RunRecord, run
+from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
 from gradreg.training.resident import prepare
 from gradreg.training.schedule import batches, evaluation_steps
@@ -273,3 +275,32 @@ def test_models_of_ones_own(tmp_path: Path) -> None:
         build(f"{path}:no", (5,), 2)
     with pytest.raises(ValueError, match="too small for lenet"):
         build("lenet", (1, 3, 3), 2)
+
+
+def test_augmentation_moves_and_mirrors_and_repeats_itself() -> None:
+    x = torch.arange(2 * 64.0).reshape(2, 1, 8, 8) + 1
+    x = x.repeat(50, 1, 1, 1)
+    draws = Draws.of_seed(3)
+    found = moved_and_mirrored(x, draws)
+    assert torch.equal(found, moved_and_mirrored(x, draws))
+    assert not torch.equal(found, moved_and_mirrored(x, draws.at("next")))
+    padded = torch.nn.functional.pad(x, (4, 4, 4, 4))
+    kinds = set()
+    for image, whole in zip(found, padded, strict=True):
+        windows = {(t, left): whole[:, t : t + 8, left : left + 8] for t in range(9) for left in range(9)}
+        places = [(place, "as is") for place, part in windows.items() if torch.equal(image, part)]
+        places += [(place, "mirrored") for place, part in windows.items() if torch.equal(image, part.flip(2))]
+        kinds.update(places[:1])
+        assert places, "each is a window of the image with its margins, mirrored or not"
+    assert len(kinds) > 30
+
+
+def test_augmentation_is_part_of_training_and_not_of_evaluation() -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    x, y = rng.integers(0, 256, (60, 8, 8), dtype=np.uint8), rng.integers(0, 2, 60)
+    data = Dataset(name="i", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], class_names=("a", "b"))
+    plain = config(data, train_size=30, validation_size=5, num_steps=3, batch_size=10)
+    first, second = (run(one, data) for one in (plain, replace(plain, augment=True)))
+    assert first.record.metrics["train_loss"] != second.record.metrics["train_loss"]
+    still = [replace(plain, learning_rate=0.0, augment=augment) for augment in (False, True)]
+    assert run(still[0], data).record.metrics == run(still[1], data).record.metrics

@@ -17,6 +17,8 @@ from gradreg.data import load
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results
+from gradreg.papers.tuned import tuned as with_tuned_weights
+from gradreg.papers.tuned import tuning_of
 from gradreg.papers.varga2018 import PROTOCOLS, experiments
 from gradreg.report.reproduction import as_data, as_text, headline
 from gradreg.report.reproduction_page import write_page
@@ -32,6 +34,9 @@ def reproduce(
     protocol: Annotated[str, typer.Option(help=f"How to read the paper: {', '.join(PROTOCOLS)}.")] = "authors_code",
     data: Annotated[list[str] | None, typer.Option(help="Only the cells of these datasets. Repeatable.")] = None,
     runs: Annotated[int | None, typer.Option(help="Runs of each cell.", show_default="the experiment's", min=1)] = None,
+    tuned: Annotated[
+        bool, typer.Option("--tuned", help="Choose the weights on validation data, instead of taking the paper's.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Show what is recorded; run nothing.")] = False,
     data_dir: o.DataDir = None,
     device: o.Device = None,
@@ -48,26 +53,41 @@ def reproduce(
     where = o.default_device(device)
     reproduction = Reproduction(
         experiments=chosen,
-        results=Results(out / protocol),
+        results=Results(out / (f"{protocol}_tuned" if tuned else protocol)),
         store=Path("runs") / "varga2018" / "records",
         load=partial(load, data_dir=data_dir),
         device=where,
         num_workers=workers or default_workers(where),
         watch=None if as_json else _Counter(),
     )
+    if tuned:
+        reproduction = _tuned(reproduction, run=not show)
     if not show:
         reproduction.run()
-    records = {experiment.id: reproduction.results.load(experiment) for experiment in chosen}
+    _print(reproduction, as_json)
+
+
+def _tuned(reproduction: Reproduction, *, run: bool) -> Reproduction:
+    """With the weights that are best on validation data, for which the validation runs are made first."""
+    trials = {experiment.id: tuning_of(experiment) for experiment in reproduction.experiments}
+    if run:
+        replace(reproduction, experiments=[trial for trial in trials.values() if trial.cells]).run()
+    tried = {name: reproduction.results.load(trial) for name, trial in trials.items()}
+    return replace(reproduction, experiments=[with_tuned_weights(e, tried[e.id]) for e in reproduction.experiments])
+
+
+def _print(reproduction: Reproduction, as_json: bool) -> None:
+    by_id = {experiment.id: experiment for experiment in reproduction.experiments}
+    records = {name: reproduction.results.load(experiment) for name, experiment in by_id.items()}
     if as_json:
-        typer.echo(json.dumps([as_data(experiment, records[experiment.id]) for experiment in chosen], indent=1))
+        typer.echo(json.dumps([as_data(experiment, records[name]) for name, experiment in by_id.items()], indent=1))
         return
     console = Console(soft_wrap=True)
-    for experiment in chosen:
-        console.print(as_text(experiment, records[experiment.id]) + "\n", highlight=False, markup=False)
-    console.print(headline(chosen, records), highlight=False, markup=False)
-    by_id = {experiment.id: experiment for experiment in chosen}
-    page = write_page(by_id, records, Path("runs") / "varga2018" / protocol / "index.html", title=TITLE)
-    console.print(f"\nReport: {page}", highlight=False, markup=False)
+    for name, experiment in by_id.items():
+        console.print(as_text(experiment, records[name]) + "\n", highlight=False, markup=False)
+    console.print(headline(reproduction.experiments, records), highlight=False, markup=False)
+    page = Path("runs") / "varga2018" / reproduction.results.folder.name / "index.html"
+    console.print(f"\nReport: {write_page(by_id, records, page, title=TITLE)}", highlight=False, markup=False)
 
 
 def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:

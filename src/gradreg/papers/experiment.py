@@ -55,7 +55,9 @@ class Cell:
         return self.row, self.column
 
     def configs(self, num_runs: int) -> list[RunConfig]:
-        return [replace(self.config, seed=seed, arm=f"{self.row}, {self.column}") for seed in range(num_runs)]
+        """Its runs, with seeds that count from the config's."""
+        seeds = range(self.config.seed, self.config.seed + num_runs)
+        return [replace(self.config, seed=seed, arm=f"{self.row}, {self.column}") for seed in seeds]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,14 @@ from gradreg.study.statistics import Summary
 from gradreg.training import RunRecord
 
 Records = Sequence[RunRecord]
+HEADINGS = {
+    "differences": "Ours minus published",
+    "train_size": "Size of the training set",
+    "weight_norm": "DoubleBack, accuracy and the norm of the weights",
+    "sin_functions": "Functions learned on SIN",
+    "sin_errors": "Error on SIN by weight",
+    "mnist_gradients": "Gradients beyond the training points",
+}
 #: What the paper says of each figure.
 CAPTIONS = {
     "differences": "Ours minus the published number, with its 95 % confidence interval; blue: within two standard errors.",

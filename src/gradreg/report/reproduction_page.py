@@ -13,7 +13,7 @@ from gradreg.papers.experiment import Experiment
 from gradreg.papers.judge import claims_tested, judge
 from gradreg.report.drawing import as_inline_svg
 from gradreg.report.reproduction import CLAIM_HEADERS, HEADERS, Records, cells, claim_cells, headline, in_order
-from gradreg.report.reproduction_figures import CAPTIONS, draw
+from gradreg.report.reproduction_figures import CAPTIONS, HEADINGS, draw
 
 
 def write_page(experiments: Mapping[str, Experiment], records: Mapping[str, Records], path: Path, *, title: str) -> Path:
@@ -27,7 +27,12 @@ def write_page(experiments: Mapping[str, Experiment], records: Mapping[str, Reco
         headers=HEADERS,
         claim_headers=CLAIM_HEADERS,
         figures=[
-            {"name": name, "caption": CAPTIONS[name], "svg": Markup(as_inline_svg(figure, name, CAPTIONS[name]))}  # noqa: S704
+            {
+                "name": name,
+                "heading": HEADINGS[name],
+                "caption": CAPTIONS[name],
+                "svg": Markup(as_inline_svg(figure, name, HEADINGS[name])),  # noqa: S704
+            }
             for name, figure in draw(experiments, records).items()
         ],
         experiments=[_section(experiment, records[name]) for name, experiment in experiments.items()],

@@ -17,6 +17,7 @@ from gradreg.engines.program import Program
 from gradreg.engines.twice import FastTwice
 from gradreg.objective import Job, Terms
 from gradreg.sources import KeyedSource, Source
+from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.evaluator import Tensors
 from gradreg.training.members import Members
 from gradreg.training.optimizers import Optimizer, beside
@@ -156,9 +157,10 @@ class FleetStep:
         ) -> Any:
             tensors = parameters | {name: tensor.clone() for name, tensor in others.items()}
             jobs = [self.jobs[name]._replace(weight=weight) for name, weight in zip(active, weights, strict=True)]
-            source = KeyedSource(Draws(key).at("step", number))
+            draws = Draws(key).at("step", number)
+            x = moved_and_mirrored(x, draws.at("augment")) if self.config.augment else x
             with _rate(members.model, rate), members.evaluator.autocast():
-                terms, buffers = call_with(members.model, tensors, self._terms, x, y, jobs, source)
+                terms, buffers = call_with(members.model, tensors, self._terms, x, y, jobs, KeyedSource(draws))
             return terms.total, ((terms.loss, *(terms.penalties[name] for name in active)), buffers)
 
         dims = (0, 0, 0, 0, 0, 0, None if members.rates is None else 0)

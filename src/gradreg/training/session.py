@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from gradreg.data.dataset import Task
 from gradreg.draws import Draws
 from gradreg.objective import Objective, Terms
+from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.config import RunConfig
 from gradreg.training.evaluator import Evaluator, Scales
 from gradreg.training.metrics import finite_only, squared_weight_norm
@@ -52,13 +53,13 @@ class Session:
 
     def steps(self) -> Iterator[int]:
         """The same, but give the number of steps after each of them."""
-        train, y = self.data.train, targets(self.data, self.task)
+        y = targets(self.data, self.task)
         key, evaluate_at = key_of(self.config), evaluation_steps(self.config)
         self.model.train()
         for step, rows in enumerate(batches(len(y), self.config, torch.tensor([key], device=y.device))):
             with self._evaluator.autocast():
                 draws = Draws(key).at("step", step)
-                terms = self.take_step(train.inputs(rows[0]), y[rows[0]], draws, step=step)
+                terms = self.take_step(self._inputs(rows[0], draws), y[rows[0]], draws, step=step)
             self.diverged = terms is None
             if terms is None:
                 return
@@ -70,6 +71,10 @@ class Session:
             if self.diverged:
                 return
             yield step + 1
+
+    def _inputs(self, rows: Tensor, draws: Draws) -> Tensor:
+        x = self.data.train.inputs(rows)
+        return moved_and_mirrored(x, draws.at("augment")) if self.config.augment else x
 
     def final_metrics(self) -> dict[str, float]:
         """All metrics of the evaluated split, and those of the training subset under ``train_``."""
