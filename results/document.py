@@ -6,7 +6,7 @@ import csv
 from pathlib import Path
 
 from gradreg.bench.tables import read
-from gradreg.papers.experiment import distinct_runs
+from gradreg.papers.experiment import arm_id, distinct_runs
 from gradreg.papers.results import Results, run_id
 from gradreg.papers.varga2018 import experiments
 from gradreg.penalties import GradientPenalty
@@ -42,6 +42,7 @@ def generated() -> str:
         "## Disagreements first",
         "\n".join(disagreements(list(known.values()), records)),
         _two_test_sets(),
+        _on_the_cpu(),
         _picture("differences"),
     ]
     parts += ["## Cost by the number of labels", _by_labels(), "## What is left, and how long it takes", _time_left()]
@@ -64,6 +65,24 @@ def _two_test_sets() -> str:
         f"{official.n} further baselines of small MNIST, trained on other subsets on the CPU in single precision, have "
         f"{official.mean:.2f} ({official.std:.2f}) on the official test set and {theirs.mean:.2f} ({theirs.std:.2f}) on the "
         "last 10 000 training images, which the authors tested on (`results/two_test_sets.py`)."
+    )
+
+
+def _on_the_cpu() -> str:
+    table3 = {one.config.seed: {} for one in recorded()["table3"]}
+    for cell in experiments(PROTOCOL)["table3"].cells[:3]:
+        for record in recorded()["table3"]:
+            if arm_id(record.config) == arm_id(cell.config):
+                table3[record.config.seed][cell.column] = record.metrics["accuracy"]
+    with (ROOT / "results" / "varga2018" / "on_the_cpu.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    differences = [100 * (float(line["accuracy"]) - table3[int(line["seed"])][line["arm"]]) for line in lines]
+    found = Summary.of(differences)
+    low, high = found.interval
+    return (
+        f"{found.n} of the runs of table 3 again, each alone on the CPU in single precision: their accuracy minus that of "
+        f"the same seed in a fleet on the GPU is {found.mean:+.2f} on average, 95 % interval {low:+.2f} to {high:+.2f} "
+        "(`results/on_the_cpu.py`)."
     )
 
 

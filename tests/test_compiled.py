@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import gradreg as gr
 from gradreg.draws import Draws
 from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, program
+from gradreg.engines.compiled import _start
 
 
 def terms_and_gradients(model: nn.Module, x, y, loss, *penalties: gr.Penalty, engine, seed: int = 0, **options):
@@ -256,3 +257,28 @@ def test_error_of_a_step() -> None:
     assert program.largest_error([big, 2 * small], [big, small]) < 1e-5  # rounding of what ought to be zero
     assert program.largest_error([1.1 * big, small], [big, small]) == pytest.approx(0.1, rel=1e-5)
     assert program.largest_error([big * float("nan"), small], [big, small]) == float("inf")
+
+
+def test_the_check_sees_the_penalties_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Spy(program.Program):
+        def __init__(self, step, state, inputs, **options) -> None:
+            seen.append(inputs[-2].tolist())
+            super().__init__(step, state, inputs, **options)
+
+    monkeypatch.setattr("gradreg.engines.compiled.Program", Spy)
+    model, x, y = toy()
+    gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.25), engine="compiled")(model, x, y)
+    assert seen == [[0.25]]
+
+
+def test_an_optimizer_with_a_past_keeps_it() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    before = [value.clone() for state in optimizer.state.values() for value in state.values()]
+    _start(optimizer)
+    after = [value for state in optimizer.state.values() for value in state.values()]
+    assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))

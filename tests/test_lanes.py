@@ -117,3 +117,23 @@ def test_the_engine_of_a_lane() -> None:
     assert compiled(Auto()) == Compiled(DoubleBackward())
     assert compiled(Compiled(Linearized())) == Compiled(Linearized())
     assert compiled(Linearized()) == Compiled(Linearized())
+
+
+def test_lanes_need_one_shape() -> None:
+    data = toy()
+    with pytest.raises(ValueError, match="lanes need runs of one shape and one rate of dropout"):
+        Lanes([config(data, dropout=0.1), config(data, dropout=0.5)], data, device="cpu")
+
+
+def test_what_lanes_gave_before_they_failed_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toy()
+    configs = [config(data, seed=seed, num_steps=2) for seed in range(3)]
+    monkeypatch.setattr(module, "_pays", lambda *_: False)
+    monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: len(configs) > 1)
+
+    def failing(configs, dataset, device):
+        yield run(configs[0], dataset).record
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(module, "_in_lanes", failing)
+    assert [record.config.seed for record in train_together(configs, data, "cpu")] == [0, 1, 2]

@@ -19,13 +19,13 @@ from gradreg.papers.experiment import Cell, Claim, Experiment, Metric, Published
 from gradreg.papers.judge import claims_tested, judge
 from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results, compact, run_id
-from gradreg.papers.tuned import tuned, tuning_of
+from gradreg.papers.tuned import can_be_tuned, tuned, tuning_of
 from gradreg.papers.varga2018 import PROTOCOLS, experiments, protocol
 from gradreg.papers.varga2018.tables import SIN_UNIT
 from gradreg.report.reproduction import as_data, as_text, disagreements, headline
 from gradreg.report.reproduction_figures import CAPTIONS, draw
 from gradreg.report.reproduction_page import write_page
-from gradreg.study.plan import default_weights
+from gradreg.study.plan import default_weights, score
 from gradreg.training import RunConfig, RunRecord
 
 ROOT = Path(__file__).parent.parent
@@ -231,6 +231,20 @@ def test_a_single_published_run_is_compared_with_single_runs() -> None:
     assert first.verdict == "agrees"
 
 
+def test_one_run_is_run_and_not_judged() -> None:
+    experiment = toy()
+    runs = [record for record in records(experiment, 0.97, 0.97) if record.config.seed == 0]
+    assert [one.verdict for one in judge(experiment, runs)] == ["one run"] * 2
+    assert headline([experiment], {"toy": runs}).startswith("2 of 2 published cells run, 0 agree")
+
+
+def test_the_verdict_is_that_of_the_interval_that_is_shown() -> None:
+    experiment = toy()
+    runs = [record for record in records(experiment, 0.972, 0.98) if record.config.seed < 2]
+    for one in judge(experiment, runs):
+        assert (one.verdict == "agrees") == (abs(one.difference) <= one.margin)
+
+
 def test_diverged_runs_are_counted_and_left_out() -> None:
     experiment = toy()
     runs = records(experiment, 0.97, 0.97)
@@ -329,6 +343,21 @@ def test_runs_what_is_missing_and_only_that(tmp_path: Path) -> None:
     assert judge(tiny(), more.results.load(tiny()))[0].ours.n == 3
 
 
+def test_all_data_are_there_before_the_first_run(tmp_path: Path) -> None:
+    seen: list[RunRecord] = []
+    plateaus = replace(KNOWN["plateaus"], num_runs=1)
+
+    def refuse(name: str):
+        if name == "sin_pairs":
+            raise ValueError("not prepared")
+        return load(name)
+
+    both = replace(reproduction(tmp_path, seen, tiny(), plateaus), load=refuse)
+    with pytest.raises(ValueError, match="not prepared"):
+        both.run()
+    assert seen == []
+
+
 def test_an_arm_of_two_experiments_is_run_once_and_kept_in_both(tmp_path: Path) -> None:
     seen: list[RunRecord] = []
     twin = replace(tiny(), id="twin")
@@ -369,7 +398,7 @@ def test_text_puts_disagreements_first() -> None:
 def test_headline_and_disagreements_count() -> None:
     experiment = toy()
     runs = {"toy": records(experiment, 0.9705, 0.98)}
-    assert headline([experiment], runs).startswith("2 of 2 published cells run, 1 agree")
+    assert headline([experiment], runs).startswith("2 of 2 published cells run, 1 agree (")
     assert len(disagreements([experiment], runs)) == 3
 
 
@@ -444,6 +473,15 @@ def test_the_best_weight_on_validation_is_taken() -> None:
     assert {(cell.config.evaluate_on, cell.config.seed) for cell in found.cells} == {("test", 0)}
     assert [cell.published for cell in found.cells] == [cell.published for cell in table.cells]
     assert tuned(table, []).cells == ()
+
+
+def test_experiments_about_weights_cannot_be_tuned() -> None:
+    fit = {name for name, experiment in KNOWN.items() if can_be_tuned(experiment)}
+    assert fit == {"table1", "table2", "table3", "table4", "table5", "table6", "train_size", "mnist_gradients"}
+
+
+def test_a_diverged_run_does_not_win_the_tuning() -> None:
+    assert score({"accuracy": 0.99, "diverged": 1.0}) == -math.inf
 
 
 def test_tune_and_run(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from gradreg.data import load
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results
+from gradreg.papers.tuned import can_be_tuned, tuning_of
 from gradreg.papers.tuned import tuned as with_tuned_weights
-from gradreg.papers.tuned import tuning_of
 from gradreg.papers.varga2018 import PROTOCOLS, experiments
 from gradreg.report.reproduction import as_data, as_text, headline
 from gradreg.report.reproduction_page import write_page
@@ -49,7 +49,7 @@ def reproduce(
     What is recorded in the folder of results is not run again. The MNIST tables take minutes on a GPU, and many hours on a
     CPU: --show first.
     """
-    chosen = [_only(experiment, data, runs) for experiment in chosen_experiments(ids, protocol)]
+    chosen = _of_data(chosen_experiments(ids, protocol), data, runs)
     where = o.default_device(device)
     reproduction = Reproduction(
         experiments=chosen,
@@ -63,17 +63,25 @@ def reproduce(
     if tuned:
         reproduction = _tuned(reproduction, run=not show)
     if not show:
+        if missing := len(reproduction.missing()):
+            typer.echo(f"{missing} runs are missing in {reproduction.results.folder}, and begin now on {where}.", err=True)
         reproduction.run()
     _print(reproduction, as_json)
 
 
 def _tuned(reproduction: Reproduction, *, run: bool) -> Reproduction:
     """With the weights that are best on validation data, for which the validation runs are made first."""
-    trials = {experiment.id: tuning_of(experiment) for experiment in reproduction.experiments}
+    chosen = [experiment for experiment in reproduction.experiments if can_be_tuned(experiment)]
+    if not chosen:
+        names = ", ".join(experiment.id for experiment in reproduction.experiments)
+        raise ValueError(
+            f"--tuned: {names} has no weights to choose, or is about the weights themselves. Leave --tuned out."
+        )
+    trials = {experiment.id: tuning_of(experiment) for experiment in chosen}
     if run:
-        replace(reproduction, experiments=[trial for trial in trials.values() if trial.cells]).run()
+        replace(reproduction, experiments=[*trials.values()]).run()
     tried = {name: reproduction.results.load(trial) for name, trial in trials.items()}
-    return replace(reproduction, experiments=[with_tuned_weights(e, tried[e.id]) for e in reproduction.experiments])
+    return replace(reproduction, experiments=[with_tuned_weights(e, tried[e.id]) for e in chosen])
 
 
 def _print(reproduction: Reproduction, as_json: bool) -> None:
@@ -93,12 +101,22 @@ def _print(reproduction: Reproduction, as_json: bool) -> None:
 def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:
     """The experiments of these ids, or all."""
     known = experiments(protocol)
-    if ids == ["all"]:
+    if "all" in ids:
         return list(known.values())
     for name in ids:
         if name not in known:
             raise ValueError(f"experiment {name!r} is unknown: choose {', '.join(known)}, or all.")
     return [known[name] for name in ids]
+
+
+def _of_data(experiments: list[Experiment], data: list[str] | None, runs: int | None) -> list[Experiment]:
+    """What of the experiments is about these datasets."""
+    known = dict.fromkeys(cell.config.data for experiment in experiments for cell in experiment.cells)
+    for name in data or []:
+        if name not in known:
+            raise ValueError(f"--data {name!r}: there is no cell with it here; choose {', '.join(known)}.")
+    parts = [_only(experiment, data, runs) for experiment in experiments]
+    return [part for part in parts if part.cells]
 
 
 def _only(experiment: Experiment, data: list[str] | None, runs: int | None) -> Experiment:

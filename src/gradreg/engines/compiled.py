@@ -84,7 +84,7 @@ class Compiled:
         place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
         if place not in kept:
             layers = FastTwice if twice else nullcontext
-            kept[place] = Prepared(whole, model, tensors, structure, list(weights), layers, optimizer)
+            kept[place] = Prepared(whole, model, tensors, structure, weights, layers, optimizer)
         return kept[place](tensors, list(weights.values()), key)
 
 
@@ -97,7 +97,7 @@ class Prepared:
         model: nn.Module,
         tensors: list[Any],
         structure: Any,
-        names: list[str],
+        weights: dict[str, float],
         layers: Callable[[], AbstractContextManager[object]],
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
@@ -106,10 +106,10 @@ class Prepared:
             raise ValueError("engine='compiled': the model has no parameter that requires a gradient, so nothing to train.")
         self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self.buffers = dict(model.named_buffers())
-        self.model, self.whole, self.structure, self.names, self.layers = model, whole, structure, names, layers
+        self.model, self.whole, self.structure, self.names, self.layers = model, whole, structure, list(weights), layers
         self.data = [t.clone() if isinstance(t, Tensor) else t for t in tensors]
         device = next(iter(self.parameters.values())).device
-        self.weights = torch.zeros(max(1, len(names)), dtype=torch.float64, device=device)
+        self.weights = torch.tensor([*weights.values()] or [0.0], dtype=torch.float64, device=device)
         self.key = torch.zeros((), dtype=torch.long, device=device)
         self.inputs = [t for t in self.data if isinstance(t, Tensor)]
         self.outputs = self._first_outputs()
@@ -191,7 +191,9 @@ def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], gra
 
 
 def _start(optimizer: torch.optim.Optimizer) -> None:
-    """Make the state with a step of size zero: what is made during a capture would be made again in every step."""
+    """Make the state, where there is none, with a step: what is made during a capture would be made again in every step."""
+    if all(optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad):
+        return
     before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
     gradients = [(p, p.grad) for p, _ in before]
     for p, gradient in gradients:

@@ -89,10 +89,20 @@ class Program:
         torch.cuda.current_stream().wait_stream(stream)
         captured = torch.cuda.CUDAGraph()
         torch.cuda.reset_peak_memory_stats()
-        with torch.cuda.graph(captured):
+        _forget_workspaces()
+        with torch.cuda.graph(captured, stream=stream):
             compiled(self.state, self.inputs)
             self.after()
+        _forget_workspaces()
         return captured.replay
+
+
+def _forget_workspaces() -> None:
+    """Let matrix products of a captured graph have a workspace of their own.
+
+    PyTorch keeps one for each stream. Made in one graph's memory, it would be used by the next, beside it or after its end.
+    """
+    torch._C._cuda_clearCublasWorkspaces()
 
 
 def compiled_and_checked(
@@ -138,6 +148,8 @@ def _after(
 ) -> list[Tensor]:
     """What the judged tensors are after one step on a copy of the state."""
     copies = _copies(state)
+    for place in judged:  # moments, from zero, are gradients
+        copies[place].zero_()
     run(copies, inputs)
     return [copies[place] for place in judged]
 

@@ -23,4 +23,5 @@ class Swap(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        return (self.replacement(func, args) or func)(*args, **kwargs or {})
+        given = (*args, *(kwargs or {}).values())
+        return (self.replacement(func, given) or func)(*args, **kwargs or {})

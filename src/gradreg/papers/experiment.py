@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -133,7 +132,3 @@ def distinct_runs(experiments: Iterable[Experiment]) -> list[RunConfig]:
             for config in cell.configs(experiment.num_runs):
                 found.setdefault((arm_id(config), config.seed), config)
     return list(found.values())
-
-
-def shown(value: float, metric: Metric) -> str:
-    return "" if math.isnan(value) else f"{value:.{metric.digits}f}"

@@ -13,10 +13,8 @@ from gradreg.papers.experiment import Cell, Claim, Experiment, Published, arm_id
 from gradreg.study.statistics import CONFIDENCE, SIGNIFICANCE, Summary
 from gradreg.training import RunRecord
 
-Verdict = Literal["agrees", "differs", "not run", "not published"]
+Verdict = Literal["agrees", "differs", "one run", "not run", "not published"]
 Outcome = Literal["holds", "not significant", "reversed", "differs after all", "not run"]
-#: A cell agrees if the difference is at most so many of its standard errors.
-STANDARD_ERRORS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,9 +43,9 @@ class Judged:
             return "not run"
         if self.cell.published is None:
             return "not published"
-        if self.difference is None or self.standard_error is None:
-            return "not run"  # a single run has no spread to judge by
-        return "agrees" if abs(self.difference) <= STANDARD_ERRORS * self.standard_error else "differs"
+        if self.difference is None or self.margin is None:
+            return "one run"  # which has no spread to judge by
+        return "agrees" if abs(self.difference) <= self.margin else "differs"
 
 
 @dataclass(frozen=True, kw_only=True)

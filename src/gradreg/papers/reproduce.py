@@ -49,8 +49,8 @@ class Reproduction:
         """Run what is missing, dataset by dataset; results are written as they come."""
         self._share_what_is_known()
         missing = self.missing()
-        for name in dict.fromkeys(config.data for config in missing):
-            dataset = self.load(name)
+        datasets = {name: self.load(name) for name in dict.fromkeys(config.data for config in missing)}
+        for name, dataset in datasets.items():
             configs = [replace(config, fingerprint=dataset.fingerprint) for config in missing if config.data == name]
             saver = _Saver(self)
             try:

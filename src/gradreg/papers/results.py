@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +42,7 @@ class Results:
             return
         merged = {run_id(record.config): record for record in self.load(experiment)} | new
         self.folder.mkdir(parents=True, exist_ok=True)
-        unfinished = self.path(experiment).with_suffix(".tmp")
+        unfinished = self.path(experiment).with_suffix(f".{os.getpid()}.tmp")
         unfinished.write_text(_text(experiment, [merged[place] for place in sorted(merged)]))
         unfinished.replace(self.path(experiment))
 

@@ -1,4 +1,7 @@
-"""The same experiments with weights of our own choice, by validation data alone."""
+"""The same experiments with weights of our own choice, by validation data.
+
+One weight of each cell is chosen: of its first penalty that is no weight decay. All else stays as the paper has it.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +30,14 @@ def tuning_of(experiment: Experiment) -> Experiment:
     )
 
 
-def candidates(cell: Cell) -> list[RunConfig]:
-    """The cell's config at each weight of the grid, on validation data; none without a penalty to tune.
+def can_be_tuned(experiment: Experiment) -> bool:
+    """Not where the weight is what rows or columns are about, so that its cells would all become one."""
+    arms = {arm_id(cell.config) for cell in experiment.cells if _tunable(cell.config)}
+    return 0 < len(arms) == len(_distinct(experiment))
 
-    The first penalty that is no weight decay is tuned; what stands beside it keeps its weight.
-    """
+
+def candidates(cell: Cell) -> list[RunConfig]:
+    """The cell's config at each weight of the grid, on validation data; none without a penalty to tune."""
     if not _tunable(cell.config):
         return []
     place = _place(cell.config)

@@ -13,7 +13,7 @@ from gradreg.training import RunRecord
 Records = Sequence[RunRecord]
 HEADERS = ("", "", "published", "ours", "n", "difference [95 %]", "verdict")
 CLAIM_HEADERS = ("claim", "difference", "p (Welch)", "outcome")
-ORDER = {"differs": 0, "agrees": 1, "not published": 2, "not run": 3}
+ORDER = {"differs": 0, "agrees": 1, "one run": 2, "not published": 3, "not run": 4}
 
 
 def as_text(experiment: Experiment, records: Records) -> str:
@@ -42,9 +42,10 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     cells = [one for of_one in judged.values() for one in of_one if one.cell.published is not None]
     run = [one for one in cells if one.verdict != "not run"]
     tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
+    agree, hold = sum(one.verdict == "agrees" for one in run), sum(one.outcome == "holds" for one in tested)
     return (
-        f"{len(run)} of {len(cells)} published cells run, {sum(one.verdict == 'agrees' for one in run)} agree within two "
-        f"standard errors; {sum(one.outcome == 'holds' for one in tested)} of {len(tested)} claims tested hold."
+        f"{len(run)} of {len(cells)} published cells run, {agree} agree (the 95 % interval of the difference holds zero); "
+        f"{hold} of {len(tested)} claims tested hold."
     )
 
 

@@ -25,7 +25,7 @@ HEADINGS = {
 }
 #: What the paper says of each figure.
 CAPTIONS = {
-    "differences": "Ours minus the published number, with its 95 % confidence interval; blue: within two standard errors.",
+    "differences": "Ours minus the published number, with its 95 % confidence interval; blue: it holds zero.",
     "train_size": "Accuracy by the size of the training set; bars are 95 % confidence intervals of the mean. The paper: "
     "“DoubleBack performs best consistently for all sizes.”",
     "weight_norm": "Blue: accuracy in per cent; black: squared norm of the weights. The paper: “Increasing λ increases "
@@ -134,7 +134,8 @@ def _weight_norm_panel(axes: Axes, weights: Sequence[str], runs: Sequence[Sequen
     axes.set_xticks(places, weights, rotation=90, fontsize=7)
     beside = axes.twinx()
     beside.plot(places, norm, color=INK, linewidth=1.2)
-    beside.set_ylim(0, 1.1 * np.nanmax(norm))
+    if not np.isnan(norm).all():
+        beside.set_ylim(0, 1.1 * np.nanmax(norm))
     beside.tick_params(labelsize=7)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from gradreg.data import Dataset
 from gradreg.study.records import Store
 from gradreg.training import RunConfig, RunRecord
-from gradreg.training.together import in_fleets, train_together
+from gradreg.training.together import in_fleets, in_lanes, train_together
 
 #: Told of each record as it is there, new or found.
 Watcher = Callable[[RunRecord], None]
@@ -57,10 +57,18 @@ class Executor:
                 self.watch(record)
 
     def _run_all(self, configs: list[RunConfig]) -> Iterator[RunRecord]:
-        fleets = list(in_fleets(configs, self.dataset, self.device, self.num_workers))
+        groups = list(in_fleets(configs, self.dataset, self.device, self.num_workers))
+        # Lanes here: they fill the device by themselves, and give each record as it is there.
+        here = [group for group in groups if in_lanes(group, self.dataset, self.device)]
+        fleets = [group for group in groups if group not in here]
         if self.num_workers == 1 or len(fleets) < 2:
-            for fleet in fleets:
-                yield from train_together(fleet, self.dataset, self.device)
+            here, fleets = groups, []
+        yield from self._with_workers(fleets)
+        for group in here:
+            yield from train_together(group, self.dataset, self.device)
+
+    def _with_workers(self, fleets: list[list[RunConfig]]) -> Iterator[RunRecord]:
+        if not fleets:
             return
         if not self._workers:
             self._workers.append(_Workers(self.num_workers, self.dataset, self.device))

@@ -121,10 +121,12 @@ def arms_of(names: list[str], weights: Mapping[str, tuple[float, ...]]) -> tuple
 
 
 def score(metrics: Mapping[str, Any]) -> float:
-    """What tuning maximises: accuracy, or the negative mean squared error. The worst possible for a run without either."""
+    """What tuning maximises: accuracy, or the negative mean squared error. The worst possible for a run that diverged."""
+    if metrics.get("diverged"):
+        return -math.inf
     if "accuracy" in metrics:
         return float(metrics["accuracy"])
-    return -float(metrics["mse"]) if "mse" in metrics and not metrics.get("diverged") else -math.inf
+    return -float(metrics["mse"]) if "mse" in metrics else -math.inf
 
 
 def mean_score(records: Iterable[RunRecord]) -> float:

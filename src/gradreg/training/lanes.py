@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from gradreg.engines.forward_pass import random_state_of
 from gradreg.objective import Terms
 from gradreg.step import Step
 from gradreg.training.config import RunConfig
+from gradreg.training.fleet import shape_of
 from gradreg.training.resident import prepare
 from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
 from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
@@ -40,6 +42,11 @@ class Lanes:
     def __init__(
         self, configs: Sequence[RunConfig], dataset: Dataset, *, device: str = "cuda", num_lanes: int = NUM_LANES
     ) -> None:
+        if len({replace(shape_of(config), dropout=config.dropout) for config in configs}) != 1:
+            raise ValueError(
+                f"lanes need runs of one shape and one rate of dropout, and these {len(configs)} differ: they may differ in "
+                "seed, train_size, learning_rate and penalties' weights alone."
+            )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
         self.num_lanes = min(num_lanes, len(self.configs))
 
@@ -91,6 +98,8 @@ class Lane:
         record = record_of(session, started)
         model = initial_model(config, self.dataset).to(self.device)
         model.load_state_dict(self.model.state_dict())
+        if self.stream is not None:
+            self.stream.synchronize()  # whoever takes the model reads it on another stream
         yield Trained(record, model)
 
     def __call__(self, x: Tensor, y: Tensor, generator: Draws, *, step: int) -> Terms | None:

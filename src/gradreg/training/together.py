@@ -53,6 +53,12 @@ def in_fleets(
         yield from (members[start : start + size] for start in range(0, len(members), size))
 
 
+def in_lanes(configs: Sequence[RunConfig], dataset: Dataset, device: str) -> bool:
+    """Whether these runs, too large for a fleet, share a GPU in lanes."""
+    kind = torch.device(device).type
+    return lanes_pay(configs, kind) and not _pays(configs[0], dataset, kind)
+
+
 def lanes_pay(configs: Sequence[RunConfig], kind: str) -> bool:
     """Whether there are enough steps to take on a GPU to make up for compiling them."""
     return kind == "cuda" and sum(config.num_steps for config in configs) >= STEPS_FOR_LANES
@@ -84,12 +90,15 @@ def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> I
     """
     kind = torch.device(device).type
     small = len(configs) > 1 and _pays(configs[0], dataset, kind)
+    done: set[str] = set()
     try:
         if small:
             yield from (member.record for member in Fleet(configs, dataset, device=device).train())
             return
         if lanes_pay(configs, kind):
-            yield from _in_lanes(configs, dataset, device)
+            for record in _in_lanes(configs, dataset, device):
+                done.add(record.config.key)
+                yield record
             return
         size = 1
     except torch.OutOfMemoryError:
@@ -97,11 +106,12 @@ def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> I
         size = math.ceil(len(configs) / 2) if small else 1
     except (TraceError, DifferentiationError):
         size = 1
+    left = [config for config in configs if config.key not in done]
     if len(configs) == 1:
-        yield run(configs[0], dataset, device=device).record
+        yield from (run(config, dataset, device=device).record for config in left)
         return
-    for start in range(0, len(configs), size):
-        yield from train_together(configs[start : start + size], dataset, device)
+    for start in range(0, len(left), size):
+        yield from train_together(left[start : start + size], dataset, device)
 
 
 def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:

@@ -51,6 +51,7 @@ TRAIN_SIZE = (
     ),
 )
 FULL_DATA = (
-    *MNIST,
+    *(f"MNIST: {text}" for text in MNIST),
+    f"CIFAR: {CIFAR[0]}",
     "The paper does not say how CIFAR-10 was augmented: here by moving up to four pixels and mirroring.",
 )
