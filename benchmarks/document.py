@@ -16,7 +16,7 @@ RESULTS, PAGE, PLOT = (
     ROOT / "docs" / "images" / "benchmarks.png",
 )
 #: Files that hold rows of ``gradreg bench``, in the order of the page.
-THEMES = ("resnet_", "transformer_", "lenet_fleet_tf32", "lenet_fleet_bf16", "engines_", "fleet_")
+THEMES = ("resnet_", "transformer_", "lenet_fleet_tf32", "lenet_fleet_bf16", "vmapped_resnet", "engines_", "fleet_")
 
 
 def files() -> list[Path]:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from gradreg.bench.tables import read
 from gradreg.papers.experiment import arm_id, distinct_runs
+from gradreg.papers.judge import judge
 from gradreg.papers.results import Results, run_id
 from gradreg.papers.varga2018 import experiments
 from gradreg.penalties import GradientPenalty
 from gradreg.report.drawing import house_style
-from gradreg.report.reproduction import Records, body, disagreements, headline, table
+from gradreg.report.reproduction import HEADERS, Records, body, cells, disagreements, headline, table
 from gradreg.report.reproduction_figures import CAPTIONS, draw
 from gradreg.study.statistics import Summary
 from gradreg.training import RunConfig
@@ -39,10 +40,12 @@ def generated() -> str:
     known, records = experiments(PROTOCOL), recorded()
     parts = [
         f"**{headline(list(known.values()), records)}**",
+        _progress(),
         "## Disagreements first",
         "\n".join(disagreements(list(known.values()), records)),
         _two_test_sets(),
         _on_the_cpu(),
+        _rejected(),
         _picture("differences"),
     ]
     parts += ["## Cost by the number of labels", _by_labels(), "## What is left, and how long it takes", _time_left()]
@@ -84,6 +87,23 @@ def _on_the_cpu() -> str:
         f"the same seed in a fleet on the GPU is {found.mean:+.2f} on average, 95 % interval {low:+.2f} to {high:+.2f} "
         "(`results/on_the_cpu.py`)."
     )
+
+
+def _progress() -> str:
+    with (ROOT / "results" / "varga2018" / "mnist_progress.csv").open() as file:
+        last = list(csv.DictReader(file))[-1]
+    return (
+        f"Of the 960 runs on MNIST, 10 000 steps each, {last['runs']} were done after {last['seconds']} s on one H200, from "
+        "nothing and with compilation, when the first of two calls ended (`results/varga2018/mnist_progress.csv`)."
+    )
+
+
+def _rejected() -> str:
+    """Runs that are not believed, and so stand in no table."""
+    table6 = experiments(PROTOCOL)["table6"]
+    found = judge(table6, Results(ROOT / "results" / "varga2018" / "rejected").load(table6))
+    lines = "\n".join(table(HEADERS[:-1], [cells(one)[:-1] for one in found if one.ours is not None]))
+    return f"Rejected, in no count and no other table (table 6; the sizes of figure 1 stand in the files):\n\n{lines}"
 
 
 def _by_labels() -> str:

@@ -14,6 +14,8 @@ from gradreg.study.statistics import CONFIDENCE, SIGNIFICANCE, Summary
 from gradreg.training import RunRecord
 
 Verdict = Literal["agrees", "differs", "one run", "not run", "not published"]
+#: A cell agrees if the difference is at most so many of its standard errors.
+STANDARD_ERRORS = 2
 Outcome = Literal["holds", "not significant", "reversed", "differs after all", "not run"]
 
 
@@ -43,9 +45,9 @@ class Judged:
             return "not run"
         if self.cell.published is None:
             return "not published"
-        if self.difference is None or self.margin is None:
+        if self.difference is None or self.standard_error is None:
             return "one run"  # which has no spread to judge by
-        return "agrees" if abs(self.difference) <= self.margin else "differs"
+        return "agrees" if abs(self.difference) <= STANDARD_ERRORS * self.standard_error else "differs"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
     agree, hold = sum(one.verdict == "agrees" for one in run), sum(one.outcome == "holds" for one in tested)
     return (
-        f"{len(run)} of {len(cells)} published cells run, {agree} agree (the 95 % interval of the difference holds zero); "
+        f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; "
         f"{hold} of {len(tested)} claims tested hold."
     )
 

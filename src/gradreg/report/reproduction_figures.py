@@ -25,7 +25,7 @@ HEADINGS = {
 }
 #: What the paper says of each figure.
 CAPTIONS = {
-    "differences": "Ours minus the published number, with its 95 % confidence interval; blue: it holds zero.",
+    "differences": "Ours minus the published number, with its 95 % confidence interval; blue: within two standard errors.",
     "train_size": "Accuracy by the size of the training set; bars are 95 % confidence intervals of the mean. The paper: "
     "“DoubleBack performs best consistently for all sizes.”",
     "weight_norm": "Blue: accuracy in per cent; black: squared norm of the weights. The paper: “Increasing λ increases "

@@ -71,7 +71,6 @@ def weight_norm(p: Protocol) -> Experiment:
         ),
         claims=claims.WEIGHT_NORM,
         deviations=deviations.MNIST,
-        num_runs=5,
     )
 
 
