@@ -24,9 +24,9 @@ PARTS = {
         ("compiled", "spect_reg"),
         ("compiled", "double_back"),
         ("compiled forward by difference", "spect_reg"),
-        ("compiled forward by difference", "spect_reg on half the batch"),
         ("compiled", "spect_reg every second step"),
         ("compiled", "frob_reg in chunks of 5"),
+        ("double_backward", "frob_reg in chunks of 2"),
     ],
     "lenet": [
         *PLAIN,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import warnings
 import weakref
 
 import pytest
@@ -257,6 +258,27 @@ def test_error_of_a_step() -> None:
     assert program.largest_error([big, 2 * small], [big, small]) < 1e-5  # rounding of what ought to be zero
     assert program.largest_error([1.1 * big, small], [big, small]) == pytest.approx(0.1, rel=1e-5)
     assert program.largest_error([big * float("nan"), small], [big, small]) == float("inf")
+    assert program.error_of_all([big, 10 + small], [big, small]) == pytest.approx(0.1, rel=1e-3)
+    assert program.error_of_all([big * float("nan"), small], [big, small]) == float("inf")
+
+
+@pytest.mark.parametrize(("factor", "used"), [(1.3, True), (2.0, False)])
+def test_in_half_precision_the_check_allows_for_rounding_alone(
+    monkeypatch: pytest.MonkeyPatch, factor: float, used: bool
+) -> None:
+    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
+        state[0].copy_(inputs[0].to(torch.bfloat16).square())
+
+    state, inputs = [torch.zeros(3)], [torch.tensor([1.0, 2.0, 3.0])]
+    graph = program.trace(step, [state[0].clone()], inputs)
+
+    def rounded(state: list[Tensor], inputs: list[Tensor]) -> None:
+        state[0].copy_(inputs[0].square() * factor)
+
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: rounded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert (program.compiled_and_checked(graph, state, inputs, [0]) is rounded) == used
 
 
 def test_the_check_sees_the_penalties_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,3 +304,19 @@ def test_an_optimizer_with_a_past_keeps_it() -> None:
     _start(optimizer)
     after = [value for state in optimizer.state.values() for value in state.values()]
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
+
+
+def test_kernels_are_tried_while_a_step_is_prepared_and_the_setting_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    class Noting(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(torch.backends.cudnn.benchmark)
+            return super().forward(x)
+
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")
+    objective(Noting(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    assert seen
+    assert all(seen)
+    assert not torch.backends.cudnn.benchmark

@@ -15,6 +15,7 @@ import torch
 from gradreg.bench.cases import Case
 from gradreg.bench.methods import PENALTIES, Run, prepare
 from gradreg.data import Dataset
+from gradreg.engines.program import fastest_kernels
 from gradreg.training import Fleet, RunConfig
 
 Say = Callable[[str], None]
@@ -54,12 +55,13 @@ def bench_case(
     """All methods, given with their penalties, on this case: prepared one after the other, then timed in turns."""
     where = torch.device(device)
     runs: dict[tuple[str, str], tuple[Run, float, float]] = {}
-    for method, penalty in methods:
-        try:
-            runs[method, penalty] = _prepared(method, penalty, case, where)
-            say(f"{case.name}: {method}, {penalty}: ready in {runs[method, penalty][2]:.0f} s")
-        except Exception as error:  # what one method cannot do must not stop the others
-            say(f"{case.name}: {method}, {penalty}: left out, {type(error).__name__}: {str(error)[:200]}")
+    with fastest_kernels():  # for all alike: what cuDNN chose for one method it keeps for the next
+        for method, penalty in methods:
+            try:
+                runs[method, penalty] = _prepared(method, penalty, case, where)
+                say(f"{case.name}: {method}, {penalty}: ready in {runs[method, penalty][2]:.0f} s")
+            except Exception as error:  # what one method cannot do must not stop the others
+                say(f"{case.name}: {method}, {penalty}: left out, {type(error).__name__}: {str(error)[:200]}")
     times: dict[tuple[str, str], list[float]] = {place: [] for place in runs}
     for _ in range(num_rounds):
         for place, (run, _, _) in runs.items():

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradreg.draws import Draws
+from gradreg.engines.attention import attention
 from gradreg.engines.swap import Swap
 
 #: How many of the last dimensions, those of a channel, are kept or dropped together.
@@ -35,7 +36,24 @@ class DrawnDropout(Swap):
         self._calls = 0
 
     def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:  # noqa: ARG002
+        if function is F.scaled_dot_product_attention:
+            return self._attention
         return partial(self._dropout, _SPATIAL[function]) if function in _SPATIAL else None
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """With dropout in plain operations; PyTorch's otherwise."""
+        one = partial(attention, dropout=partial(self._dropout, 0)) if dropout_p else F.scaled_dot_product_attention
+        return one(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     def _dropout(
         self,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -97,6 +98,20 @@ class Program:
         return captured.replay
 
 
+@contextmanager
+def fastest_kernels() -> Iterator[None]:
+    """Let cuDNN try its kernels for each new convolution, rather than guess: its guesses cost a tenth of a ResNet's step.
+
+    It keeps what it finds, or has guessed before, for the rest of the process.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def _forget_workspaces() -> None:
     """Let matrix products of a captured graph have a workspace of their own.
 
@@ -117,7 +132,8 @@ def compiled_and_checked(
     compiled = torch.compile(graph, fullgraph=True, dynamic=False, options={"comprehensive_padding": False})
     _after(compiled, state, inputs, judged)  # compile, and choose kernels
     found = _after(compiled, state, inputs, judged)
-    error, bound = largest_error(found, expected), _bound(graph, expected)
+    half = _in_half_precision(graph)
+    error, bound = (error_of_all if half else largest_error)(found, expected), _bound(expected, half)
     if error <= bound:
         return compiled
     warnings.warn(
@@ -135,11 +151,24 @@ def largest_error(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
     return math.inf if any(map(math.isnan, errors)) else max(errors)
 
 
-def _bound(graph: GraphModule, expected: Sequence[Tensor]) -> float:
-    """What rounding may do: much where the graph rounds to half precision, in another order once compiled."""
+def error_of_all(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """The relative error of all tensors as one vector.
+
+    In half precision those of single ones tell nothing: of a deep network with batch norm, some gradients are all rounding.
+    """
+    every = [torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (found, expected)]
+    return largest_error(every[:1], every[1:])
+
+
+def _in_half_precision(graph: GraphModule) -> bool:
     arguments = [value for node in graph.graph.nodes for value in (*node.args, *node.kwargs.values())]
-    if torch.bfloat16 in arguments or torch.float16 in arguments:
-        return 0.3
+    return torch.bfloat16 in arguments or torch.float16 in arguments
+
+
+def _bound(expected: Sequence[Tensor], half: bool) -> float:
+    """What rounding may do; in half precision much, since a compiled graph rounds in other places."""
+    if half:
+        return 0.5
     return 1e-6 if expected[0].dtype == torch.float64 else 0.05
 
 

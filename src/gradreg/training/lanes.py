@@ -18,7 +18,7 @@ from gradreg.objective import Terms
 from gradreg.step import Step
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import shape_of
-from gradreg.training.resident import prepare
+from gradreg.training.resident import RunData, prepare
 from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
 from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
 
@@ -76,6 +76,7 @@ class Lane:
 
     def __init__(self, config: RunConfig, dataset: Dataset, device: torch.device) -> None:
         self.config, self.dataset, self.device = config, dataset, device
+        self.data: RunData | None = None
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         with self.on_its_stream():
             self.model = initial_model(config, dataset).to(device)
@@ -91,8 +92,8 @@ class Lane:
         started = time.perf_counter()
         self.config, self.objective.penalties = config, config.penalties
         self._reset()
-        data = prepare(self.dataset, config, self.device)
-        session = Session(config, self.dataset.task, data, self.model, self)
+        self.data = prepare(self.dataset, config, self.device, beside=self.data)
+        session = Session(config, self.dataset.task, self.data, self.model, self)
         for _ in session.steps():
             yield None
         record = record_of(session, started)

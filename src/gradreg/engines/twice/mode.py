@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from gradreg.engines.attention import attention
 from gradreg.engines.normalisation import layer_norm
 from gradreg.engines.swap import Swap
 from gradreg.engines.twice.batch_norm import batch_norm
@@ -22,7 +23,7 @@ from gradreg.engines.twice.relu import relu
 
 
 class FastTwice(Swap):
-    """While active, convolutions, pooling, normalisation and ReLU are those that are fast when differentiated twice.
+    """While active, convolutions, pooling, attention, norms and ReLU are those that are fast when differentiated twice.
 
     Args:
         everywhere: replace convolutions and pooling on the CPU too, where PyTorch's own are the faster ones.
@@ -56,6 +57,7 @@ def pytorchs_layers() -> Iterator[None]:
 
 
 _LAYERS: dict[Callable[..., Any], Callable[..., Any]] = {
+    F.scaled_dot_product_attention: attention,
     F.batch_norm: batch_norm,
     F.layer_norm: layer_norm,
     F.relu: relu,
