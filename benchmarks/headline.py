@@ -26,7 +26,6 @@ PARTS = {
         ("compiled forward by difference", "spect_reg"),
         ("compiled", "spect_reg every second step"),
         ("compiled", "frob_reg in chunks of 5"),
-        ("double_backward", "frob_reg in chunks of 2"),
     ],
     "lenet": [
         *PLAIN,

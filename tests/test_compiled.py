@@ -320,3 +320,17 @@ def test_kernels_are_tried_while_a_step_is_prepared_and_the_setting_put_back(mon
     assert seen
     assert all(seen)
     assert not torch.backends.cudnn.benchmark
+
+
+def test_a_program_does_under_autocast_what_was_traced() -> None:
+    """What was traced outside autocast, as derivatives are, must not be cast when it runs inside."""
+
+    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
+        with torch.autocast("cpu", enabled=False):
+            state[0].copy_(inputs[0] @ inputs[0])
+
+    x = torch.randn(8, 8)
+    with torch.autocast("cpu", torch.bfloat16):
+        run = program.Program(step, [torch.zeros(8, 8)], [x], judged=[0])
+        run()
+    assert torch.equal(run.state[0], x @ x)

@@ -72,15 +72,22 @@ class Program:
         self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
+        with self._as_traced():
             self._run = self._captured() if self.state[0].is_cuda else self._replay
 
     def __call__(self) -> None:
         self._run()
 
     def _replay(self) -> None:
-        with torch.no_grad():
+        with self._as_traced():
             self.graph(self.state, self.inputs)
         self.after()
+
+    @contextmanager
+    def _as_traced(self) -> Iterator[None]:
+        """Without gradients, and without autocast: what it casts is part of the graph already."""
+        with torch.no_grad(), torch.autocast(self.state[0].device.type, enabled=False):
+            yield
 
     def _captured(self) -> Callable[[], None]:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

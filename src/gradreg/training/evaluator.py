@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradreg.data.dataset import Task
+from gradreg.engines.twice import FastTwice
 from gradreg.training import metrics
 from gradreg.training.config import RunConfig
 from gradreg.training.metrics import Call
@@ -58,7 +59,7 @@ class Evaluator:
 
     def gradient_norms(self, tensors: Tensors, scales: Scales, x: Tensor) -> Tensor:
         """Frobenius norm of the outputs' Jacobian by the standardised inputs."""
-        with evaluating(self.model):
+        with evaluating(self.model), FastTwice():  # cuDNN's batch norm cannot be vectorised where channels come last
             return metrics.gradient_norms(self._call(tensors), standardised(x, scales.mean, scales.std), JACOBIAN_BATCH)
 
     def autocast(self) -> torch.autocast:

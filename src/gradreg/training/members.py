@@ -124,8 +124,7 @@ class Members:
         chunk = self._chunk(JACOBIAN_BATCH * self.dataset.num_outputs)
         for group in self._groups(part, NORM_POINTS):
             measure = torch.func.vmap(self._norms_at(move), (0, 0, group.dim), chunk_size=chunk)
-            with FastTwice():
-                norms = measure(group.of(self.tensors), group.scales(self.scales), group.x)
+            norms = measure(group.of(self.tensors), group.scales(self.scales), group.x)
             found |= zip(group.members, norms, strict=True)
         return [found[member] for member in range(len(self.configs))]
 
