@@ -26,7 +26,7 @@ def files() -> list[Path]:
 def generated() -> str:
     """All that is between the markers of the page."""
     tables = [f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()]
-    return "\n\n".join([_goals(), *tables, _cores(), _lanes(), _kernels()])
+    return "\n\n".join([_goals(), *tables, _cores(), _lanes(), _kernels(), _convolutions()])
 
 
 def _about(path: Path) -> str:
@@ -136,6 +136,28 @@ def _kernels() -> str:
             f"| kind | {' | '.join(penalties)} |",
             "|---" * (1 + len(penalties)) + "|",
             *(f"| {kind} | {' | '.join(found[kind, penalty] for penalty in penalties)} |" for kind in kinds),
+        ]
+    )
+
+
+def _convolutions() -> str:
+    """The products of all layers, with kernels that cuDNN guessed and with those it found by trying."""
+    with next(RESULTS.glob("convolutions_*.csv")).open() as file:
+        lines = list(csv.DictReader(file))
+    total: dict[tuple[str, str], float] = {}
+    for line in lines:
+        place = line["product"], line["kernel"]
+        total[place] = total.get(place, 0.0) + int(line["layers"]) * float(line["us"]) / 1e3
+    products, kernels = (list(dict.fromkeys(line[name] for line in lines)) for name in ("product", "kernel"))
+    return "\n".join(
+        [
+            "### Convolutions of the CIFAR ResNet, by how cuDNN chooses its kernels",
+            "",
+            "Milliseconds for one product of each layer: output (the forward pass), gradient of the input, of the weight.",
+            "",
+            f"| product | {' | '.join(kernels)} |",
+            "|---" * (1 + len(kernels)) + "|",
+            *(f"| {one} | {' | '.join(f'{total[one, kernel]:.2f}' for kernel in kernels)} |" for one in products),
         ]
     )
 

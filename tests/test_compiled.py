@@ -306,22 +306,6 @@ def test_an_optimizer_with_a_past_keeps_it() -> None:
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
-def test_kernels_are_tried_while_a_step_is_prepared_and_the_setting_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    class Noting(nn.Linear):
-        def forward(self, x: Tensor) -> Tensor:
-            seen.append(torch.backends.cudnn.benchmark)
-            return super().forward(x)
-
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")
-    objective(Noting(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
-    assert seen
-    assert all(seen)
-    assert not torch.backends.cudnn.benchmark
-
-
 def test_a_program_does_under_autocast_what_was_traced() -> None:
     """What was traced outside autocast, as derivatives are, must not be cast when it runs inside."""
 

@@ -6,7 +6,8 @@ import gc
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
@@ -15,7 +16,6 @@ import torch
 from gradreg.bench.cases import Case
 from gradreg.bench.methods import PENALTIES, Run, prepare
 from gradreg.data import Dataset
-from gradreg.engines.program import fastest_kernels
 from gradreg.training import Fleet, RunConfig
 
 Say = Callable[[str], None]
@@ -55,7 +55,7 @@ def bench_case(
     """All methods, given with their penalties, on this case: prepared one after the other, then timed in turns."""
     where = torch.device(device)
     runs: dict[tuple[str, str], tuple[Run, float, float]] = {}
-    with fastest_kernels():  # for all alike: what cuDNN chose for one method it keeps for the next
+    with _fastest_kernels():
         for method, penalty in methods:
             try:
                 runs[method, penalty] = _prepared(method, penalty, case, where)
@@ -67,6 +67,17 @@ def bench_case(
         for place, (run, _, _) in runs.items():
             times[place].append(_milliseconds(run, num_steps, where))
     return [_row(case, *place, times[place], memory, start) for place, (_, memory, start) in runs.items()]
+
+
+@contextmanager
+def _fastest_kernels() -> Iterator[None]:
+    """Let cuDNN try its kernels instead of guessing, for all methods: what it chose for one it keeps for the next."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def _prepared(method: str, penalty: str, case: Case, device: torch.device) -> tuple[Run, float, float]:

@@ -17,7 +17,7 @@ from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.double_backward import DoubleBackward
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs
-from gradreg.engines.program import Program, TraceError, fastest_kernels
+from gradreg.engines.program import Program, TraceError
 from gradreg.engines.twice import FastTwice
 
 #: From the model, the data, the weights of the penalties and a key for random numbers, to total, loss, values and logits.
@@ -37,7 +37,8 @@ class Compiled:
     Attributes:
         inner: the engine that is compiled.
 
-    Cost: that of the inner engine, without overhead; tens of seconds to compile on a GPU.
+    Cost: that of the inner engine, without overhead; tens of seconds to compile on a GPU. Convolutions may gain from
+    ``torch.backends.cudnn.benchmark = True``, set before the first of them.
     """
 
     name: ClassVar[str] = "compiled"
@@ -84,8 +85,7 @@ class Compiled:
         place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
         if place not in kept:
             layers = FastTwice if twice else nullcontext
-            with fastest_kernels():
-                kept[place] = Prepared(whole, model, tensors, structure, weights, layers, optimizer)
+            kept[place] = Prepared(whole, model, tensors, structure, weights, layers, optimizer)
         return kept[place](tensors, list(weights.values()), key)
 
 

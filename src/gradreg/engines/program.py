@@ -105,20 +105,6 @@ class Program:
         return captured.replay
 
 
-@contextmanager
-def fastest_kernels() -> Iterator[None]:
-    """Let cuDNN try its kernels for each new convolution, rather than guess: its guesses cost a tenth of a ResNet's step.
-
-    It keeps what it finds, or has guessed before, for the rest of the process.
-    """
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
 def _forget_workspaces() -> None:
     """Let matrix products of a captured graph have a workspace of their own.
 

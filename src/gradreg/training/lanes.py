@@ -31,6 +31,7 @@ class Lanes:
 
     A GPU is not filled by the small kernels of one run. The steps of a lane are one CUDA graph, compiled once and used by
     one run after the other; the lanes' graphs overlap. A run that diverges ends at the next point of its curve.
+    Kernels are those that cuDNN expects to be fastest: with those that it finds by trying, lanes have stood still.
 
     Args:
         configs: the runs, which may differ in seed, learning rate and the weights of their penalties.
