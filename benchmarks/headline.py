@@ -25,8 +25,8 @@ PARTS = {
         ("compiled", "double_back"),
         ("compiled forward by difference", "spect_reg"),
         ("compiled", "spect_reg every second step"),
-        ("compiled", "frob_reg in chunks of 5"),
     ],
+    "resnet_frob": [("plain compiled", ""), ("compiled", "frob_reg in chunks of 5")],
     "lenet": [
         *PLAIN,
         ("double_backward", "spect_reg"),
@@ -56,7 +56,7 @@ def run(part: str, device: str) -> list[Row]:
         if part in FLEETS:
             model, sizes, penalties = FLEETS[part]
             return fleets(model, sizes, penalties, device, precision, steps=20)
-        case = case_of(part, batch_size=None, num_classes=None, precision=precision)
+        case = case_of(part.removesuffix("_frob"), batch_size=None, num_classes=None, precision=precision)
         return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
 
 

@@ -1,0 +1,171 @@
+"""The best accuracy on small training sets: recipes with and without gradient penalties, searched equally hard.
+
+``python results/best.py mnist`` (or ``cifar10``, for hours of a GPU) adds what is missing to ``results/best``: runs that are
+there are not made again. ``--candidates 4 --steps 100`` and so on is for a trial; give it another ``--out``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from gradreg.data import load
+from gradreg.papers.experiment import Cell, Experiment, arm_id
+from gradreg.papers.results import Results
+from gradreg.papers.varga2018 import protocol
+from gradreg.penalties import ConfidencePenalty, DoubleBack, Penalty, SpectReg, WeightDecay
+from gradreg.report.reproduction import table
+from gradreg.study.execute import Executor, default_workers
+from gradreg.study.recipes import Budget, Found, Range, Recipe, search
+from gradreg.study.records import Store
+from gradreg.study.statistics import Difference, compare_arms
+from gradreg.study.verdict import p_text
+from gradreg.training import RunConfig, RunRecord
+
+OUT = Path(__file__).parent / "best"
+AUTHORS = protocol("authors_code")
+DECAY, DOUBLE, SPECT = WeightDecay(weight=0.001), DoubleBack(weight=1.0), SpectReg(weight=0.01)
+CONFIDENCE = ConfidencePenalty(weight=0.01, reduction="sum")
+RANGES = {
+    "mnist": {
+        "learning_rate": Range(3e-4, 3e-3),
+        "dropout": Range(0.1, 0.7),
+        "weight_decay": Range(3e-5, 3e-3),
+        "confidence_penalty": Range(1e-3, 1e-1),
+        "double_back": Range(1.0, 200.0),
+        "spect_reg": Range(3e-3, 0.3),
+    },
+    "cifar10": {
+        "learning_rate": Range(3e-3, 0.1),
+        "weight_decay": Range(3e-4, 1e-2),
+        "confidence_penalty": Range(3e-4, 3e-2),
+        "double_back": Range(0.03, 10.0),
+        "spect_reg": Range(3e-4, 0.1),
+    },
+}
+#: Of the budget, on the command line.
+KNOBS = ("candidates", "finalists", "tuning_runs", "runs")
+BUDGETS = {"mnist": Budget(), "cifar10": Budget(num_candidates=8, num_finalists=2, num_tuning_runs=3, num_runs=5)}
+PENALTIES: dict[str, tuple[Penalty, ...]] = {
+    "baseline": (DECAY,),
+    "confidence penalty": (DECAY, CONFIDENCE),
+    "SpectReg": (DECAY, SPECT),
+    "DoubleBack": (DECAY, DOUBLE),
+    "SpectReg, confidence penalty": (DECAY, SPECT, CONFIDENCE),
+    "DoubleBack, confidence penalty": (DECAY, DOUBLE, CONFIDENCE),
+}
+
+
+def recipes(data: str, num_steps: int | None = None) -> list[Recipe]:
+    """The paper's network, optimizer and schedule, with these penalties."""
+
+    def base(penalties: Sequence[Penalty]) -> RunConfig:
+        config = AUTHORS.mnist(*penalties, dropout=0.5) if data == "mnist" else AUTHORS.cifar("cifar10", *penalties)
+        return replace(config, num_steps=num_steps or config.num_steps, num_evaluations=1)
+
+    def ranges(penalties: Sequence[Penalty]) -> dict[str, Range]:
+        names = {"learning_rate", "dropout", *(penalty.name for penalty in penalties)}
+        return {name: one for name, one in RANGES[data].items() if name in names}
+
+    return [Recipe(name=name, base=base(own), ranges=ranges(own)) for name, own in PENALTIES.items()]
+
+
+def kept(data: str, found: Sequence[Found] = ()) -> tuple[Experiment, Experiment]:
+    """What was chosen, and all that was tried, as results are kept."""
+    chosen = [Cell(row=data, column=one.recipe.name, config=one.config) for one in found]
+    tried = [
+        Cell(row=one.recipe.name, column=str(number), config=replace(record.config, seed=0))
+        for one in found
+        for number, record in enumerate(one.tuning)
+    ]
+    where = "beyond the paper"
+    return (
+        Experiment(id=data, title=f"Best accuracy on small {data}", where=where, cells=tuple(chosen)),
+        Experiment(id=f"{data}_tuning", title=f"Validation runs of {data}", where=where, cells=tuple(tried)),
+    )
+
+
+def page(data: str, folder: Path = OUT) -> str:
+    """What was found, as markdown: the recipes with the numbers chosen for them, best first."""
+    results, (chosen, tuning) = Results(folder), kept(data)
+    final = [_named(record) for record in results.load(chosen)]
+    validation: dict[str, list[float]] = {}
+    for record in results.load(tuning):
+        validation.setdefault(arm_id(replace(record.config, evaluate_on="test")), []).append(record.metrics["accuracy"])
+    configs = {record.config.arm: record.config for record in final}
+    compared = compare_arms(final)
+    lines = [
+        [
+            row.arm,
+            _numbers(configs[row.arm]),
+            f"{100 * statistics.fmean(validation[arm_id(configs[row.arm])]):.2f}",
+            f"{100 * row.summary.mean:.2f} ({100 * (row.summary.std or 0):.2f})",
+            str(row.summary.n),
+            "" if row.difference is None else _difference(row.difference),
+        ]
+        for row in sorted(compared.rows, key=lambda row: -row.summary.mean if row.summary else 0.0)
+        if row.summary is not None
+    ]
+    headers = ("recipe", "chosen on validation", "validation", "test", "n", "test, minus baseline [95 %], p (Holm)")
+    return "\n".join(table(headers, lines))
+
+
+def _named(record: RunRecord) -> RunRecord:
+    names = {tuple(penalty.name for penalty in own): name for name, own in PENALTIES.items()}
+    return replace(record, config=replace(record.config, arm=names[tuple(p.name for p in record.config.penalties)]))
+
+
+def _numbers(config: RunConfig) -> str:
+    rate = [] if config.dropout is None else [f"dropout {config.dropout:g}"]
+    return ", ".join(
+        [f"learning rate {config.learning_rate:g}", *rate, *(f"{p.name} {p.weight:g}" for p in config.penalties)]
+    )
+
+
+def _difference(one: Difference) -> str:
+    return f"{100 * one.mean:+.2f} [{100 * one.low:+.2f}, {100 * one.high:+.2f}], {p_text(one.p_corrected)}"
+
+
+def main() -> None:
+    given = _arguments()
+    dataset = load(given.data, data_dir=given.data_dir)
+    own = {f"num_{name}": getattr(given, name) for name in KNOBS if getattr(given, name) is not None}
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    ready = [
+        replace(recipe, base=replace(recipe.base, fingerprint=dataset.fingerprint))
+        for recipe in recipes(given.data, given.steps)
+    ]
+    done = itertools.count(1)
+    executor = Executor(
+        dataset,
+        Store(given.records),
+        device,
+        default_workers(device),
+        lambda record: print(next(done), record.config.arm, record.metrics.get("accuracy"), flush=True),
+    )
+    found = search(ready, executor, replace(BUDGETS[given.data], **own))
+    chosen, tuning = kept(given.data, found)
+    Results(given.out).add(chosen, [record for one in found for record in one.final])
+    Results(given.out).add(tuning, [record for one in found for record in one.tuning])
+    print(page(given.data, given.out), flush=True)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", choices=[*RANGES])
+    parser.add_argument("--data-dir", type=Path, default=Path("data"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--records", type=Path, default=Path("runs/best"))
+    for name in (*KNOBS, "steps"):
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
