@@ -26,7 +26,7 @@ PARTS = {
         ("compiled forward by difference", "spect_reg"),
         ("compiled", "spect_reg every second step"),
     ],
-    "resnet_frob": [("plain compiled", ""), ("compiled", "frob_reg in chunks of 5")],
+    "resnet_frob": [("plain compiled", ""), ("compiled", "frob_reg"), ("compiled", "frob_reg in chunks of 2")],
     "lenet": [
         *PLAIN,
         ("double_backward", "spect_reg"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.draws import Draws
-from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, program
+from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, compiled, program
 from gradreg.engines.compiled import _start
+from gradreg.engines.twice import FastTwice
 
 
 def terms_and_gradients(model: nn.Module, x, y, loss, *penalties: gr.Penalty, engine, seed: int = 0, **options):
@@ -237,7 +239,7 @@ def test_a_compiled_step_that_is_wrong_is_found_and_not_used(monkeypatch: pytest
         return lambda state, inputs: state[0].copy_(inputs[0].square() * 1.2)
 
     monkeypatch.setattr(torch, "compile", wrong)
-    with pytest.warns(UserWarning, match="torch.compile got this step wrong: gradients differ by 2.0e-01"):
+    with pytest.warns(UserWarning, match="torch.compile got this step wrong: results differ by 2.0e-01"):
         assert program.compiled_and_checked(graph, state, inputs, [0]) is graph
     assert state[0].count_nonzero() == 0  # tried on copies
 
@@ -318,3 +320,65 @@ def test_a_program_does_under_autocast_what_was_traced() -> None:
         run = program.Program(step, [torch.zeros(8, 8)], [x], judged=[0])
         run()
     assert torch.equal(run.state[0], x @ x)
+
+
+def peak_of(graph: torch.fx.GraphModule, *args: object) -> int:
+    """Bytes alive at most, if every operation keeps its result until it was used for the last time."""
+    last = {used: node for node in graph.graph.nodes for used in node.all_input_nodes}
+    alive: dict[torch.fx.Node, int] = {}
+    peaks = []
+
+    class Counting(torch.fx.Interpreter):
+        def run_node(self, node: torch.fx.Node) -> object:
+            result = super().run_node(node)
+            if isinstance(result, Tensor) and result._base is None:
+                alive[node] = result.nbytes
+            peaks.append(sum(alive.values()))
+            for used in node.all_input_nodes:
+                if last[used] is node:
+                    alive.pop(used, None)
+            return result
+
+    with torch.no_grad():
+        Counting(graph).run(*args)
+    return max(peaks)
+
+
+@pytest.mark.parametrize("make", [gr.FrobReg, gr.JacReg])
+def test_chunks_bound_the_memory_of_a_compiled_step(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the layers of a GPU: chunks are computed again, one after the other, and the gradient is the same."""
+    monkeypatch.setattr(compiled, "FastTwice", partial(FastTwice, everywhere=True))
+    torch.manual_seed(0)
+    model = gr.models.resnet(widths=(8,), blocks_per_level=2).double()
+    x, y = torch.randn(8, 3, 8, 8).double(), torch.randint(10, (8,))
+
+    def step(chunk_size: int | None) -> tuple[Tensor, int]:
+        objective = gr.Objective(F.cross_entropy, make(weight=0.1, chunk_size=chunk_size), engine="compiled")
+        model.zero_grad()
+        objective(model, x, y).total.backward()
+        (prepared,) = objective._prepared.values()
+        run = prepared.program
+        peak = peak_of(run.graph, [t.clone() for t in run.state], run.inputs)
+        return torch.cat([p.grad.flatten() for p in model.parameters()]), peak
+
+    (whole, at_once), (chunked, one_by_one) = step(None), step(2)
+    torch.testing.assert_close(chunked, whole)
+    assert one_by_one < 0.6 * at_once
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_all_results_of_a_step_survive_torch_compile(dtype: torch.dtype) -> None:
+    """PyTorch 2.13 drops what is written to a double without dimensions."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3)).to(dtype)
+    x, y = torch.randn(6, 4, dtype=dtype), torch.tensor([0, 1, 2, 0, 1, 2])
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    objective(model, x, y)
+    (prepared,) = objective._prepared.values()
+    run = prepared.program
+    expected, found = ([torch.zeros_like(t) for t in run.state] for _ in range(2))
+    with torch.no_grad():
+        run.graph(expected, run.inputs)
+        torch.compile(run.graph, backend="aot_eager", fullgraph=True, dynamic=False)(found, run.inputs)
+    torch.testing.assert_close(found, expected)
+    assert all(bool(tensor.any()) for tensor in expected[: len(prepared.outputs)])

@@ -222,7 +222,6 @@ class Objective:
             logits=logits,
             vjp=vjp,
             jvp=jvp,
-            recompute=not getattr(self.engine, "transformed", False),
             targets=batch.y,
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
             source=source,

@@ -121,7 +121,7 @@ class Prepared:
         state = [*self.outputs, *self.gradients, *self.buffers.values()]
         try:
             after = None if optimizer is None else optimizer.step
-            judged = range(len(self.outputs), len(self.outputs) + len(self.gradients))
+            judged = range(len(self.outputs) + len(self.gradients))
             self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
         except TraceError as error:
             raise DifferentiationError(
@@ -140,7 +140,8 @@ class Prepared:
         self.key.fill_(key)
         self.program()
         # Copies: the next call overwrites what the graph put out, and this one's may still be wanted.
-        total, loss, logits, *values = (output.clone() for output in self.outputs)
+        logits, *numbers = (output.clone() for output in self.outputs)
+        total, loss, *values = (number.squeeze(0) for number in numbers)
         named = dict(zip(self.names, values, strict=True))
         if not self._joined:
             copies = torch._foreach_mul(self.gradients, 1)
@@ -180,7 +181,9 @@ class Prepared:
             total, loss, values, logits = found
             with torch.autocast(total.device.type, enabled=False):  # it is for forward passes: sums would turn single
                 gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-        outputs = [tensor.detach() for tensor in (total, loss, logits, *(values[name] for name in self.names))]
+        # Numbers as vectors of one: torch.compile leaves out what is written to a double without dimensions.
+        numbers = [tensor.detach().unsqueeze(0) for tensor in (total, loss, *(values[name] for name in self.names))]
+        outputs = [logits.detach(), *numbers]
         return outputs, gradients, {name: buffers[name].detach() for name in self.buffers}
 
 

@@ -52,8 +52,8 @@ class Program:
         step: what to do. Its control flow may depend on shapes, not on values.
         state: the tensors that it changes.
         inputs: the tensors that it reads; to give it new values, copy them there.
-        judged: places of those tensors of the state, its gradients or their moments, by which a compiled step is compared
-            with the traced one.
+        judged: places of those tensors of the state, its results, gradients or their moments, by which a compiled step is
+            compared with the traced one.
         after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
             GPU it becomes part of the captured graph.
 
@@ -130,7 +130,7 @@ def compiled_and_checked(
     if error <= bound:
         return compiled
     warnings.warn(
-        f"torch.compile got this step wrong: gradients differ by {error:.1e} of their size from those of the operations it "
+        f"torch.compile got this step wrong: results differ by {error:.1e} of their size from those of the operations it "
         f"was given (allowed: {bound:.0e}). The step runs without it, and slower. Another version of PyTorch may help.",
         stacklevel=2,
     )

@@ -193,7 +193,7 @@ def row_powers(probe: Probe, cotangents: Tensor, norm: Norm, chunk_size: int | N
     if chunk_size is None or chunk_size >= len(cotangents):
         return one_chunk(cotangents)
     chunks = torch.split(cotangents, chunk_size)
-    if not probe.recompute:
+    if torch._C._functorch.maybe_current_level() is not None:  # inside a transform, which cannot be checkpointed
         return torch.cat([one_chunk(chunk) for chunk in chunks])
     # Without rematerialisation every chunk's graph would stay alive until the backward pass, and chunks would save nothing.
     return torch.cat([checkpoint(one_chunk, c, use_reentrant=False, preserve_rng_state=False) for c in chunks])

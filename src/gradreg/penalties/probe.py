@@ -43,7 +43,6 @@ class Probe:
         vjp: the vector-Jacobian product ``c -> J^T c`` of the logits, batched over the first dimension of ``c``;
             differentiable, unless there is a ``jvp``.
         jvp: the Jacobian-vector product, from engines that differentiate it instead.
-        recompute: whether chunks can be computed again in the backward pass instead of being kept.
         targets: the labels, or None for unlabelled data.
         loss_gradient: gives the derivative of each example's loss by its logits, ``[batch, *output]``.
         source: where random draws come from; by default PyTorch's global generator. Draw through ``normal``, ``signs`` and
@@ -55,7 +54,6 @@ class Probe:
     logits: Tensor
     vjp: VJP | None = None
     jvp: JVP | None = None
-    recompute: bool = True
     targets: Any = None
     loss_gradient: Callable[[], Tensor] | None = None
     source: Source = field(default_factory=GeneratorSource)

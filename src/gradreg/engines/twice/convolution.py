@@ -43,8 +43,8 @@ class Product(Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Tensor) -> tuple[Tensor | None, ...]:
-        known = dict(zip(OTHERS[ctx.kind], ctx.saved_tensors, strict=True))
-        known[ctx.kind] = cotangent.to(ctx.saved_tensors[0].dtype)
+        saved = ctx.saved_tensors  # once: a checkpoint gives them once
+        known = dict(zip(OTHERS[ctx.kind], saved, strict=True)) | {ctx.kind: cotangent.to(saved[0].dtype)}
 
         def derivative(kind: Kind) -> Tensor:
             first, second = (known[other] for other in OTHERS[kind])
