@@ -19,7 +19,7 @@ from gradreg.training import run
 from gradreg.training.metrics import classification_metrics
 from gradreg.training.resident import prepare, standardised
 
-POOL, NUM_RUNS = 50_000, 40
+POOL, NUM_RUNS = 50_000, 30
 OUT = Path(__file__).parent / "varga2018" / "two_test_sets.csv"
 
 

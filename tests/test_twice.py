@@ -131,6 +131,7 @@ def test_the_ways_to_stack_agree(way: str, kind: str) -> None:
     [
         ((50, 1, 28, 28), (6, 1, 5, 5), (1, 1), (2, 2), rows.PRODUCTS),
         ((50, 6, 14, 14), (16, 6, 5, 5), (1, 1), (0, 0), rows.PRODUCTS),
+        ((500, 6, 14, 14), (16, 6, 5, 5), (1, 1), (0, 0), rows.PRODUCTS),  # ten rows of a Jacobian
         ((2, 48, 32, 32), (48, 48, 3, 3), (1, 1), (1, 1), windows.PRODUCTS),
         ((50, 6, 14, 14), (16, 6, 5, 5), (2, 2), (0, 0), grouped.PRODUCTS),
         ((128, 48, 32, 32), (48, 48, 3, 3), (1, 1), (1, 1), stacked._ONE_BY_ONE),

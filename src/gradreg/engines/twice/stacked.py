@@ -12,8 +12,8 @@ from torch import Tensor
 from gradreg.engines.twice import alone, grouped, rows, windows
 from gradreg.engines.twice.geometry import Geometry, Products
 
-#: Multiplications for one example from which on one member's convolution keeps a GPU busy by itself.
-LARGE = 10_000_000
+#: Multiplications for one example, and for a batch, from which on one member's convolution keeps a GPU busy by itself.
+LARGE, LARGE_BATCH = 10_000_000, 200_000_000
 #: Multiplications that take as long as to write and read one number: 2 ps on an H200.
 PER_NUMBER = 200
 
@@ -29,7 +29,7 @@ def ways(g: Geometry, *, on_gpu: bool) -> Products:
     Large convolutions one member after the other. Small ones, which are bound by memory, as matrix products: with whole
     windows, or with bands of rows if fewer numbers make up for more multiplications.
     """
-    if on_gpu and _multiplications(g) >= LARGE:
+    if on_gpu and _multiplications(g) >= LARGE and g.batch * _multiplications(g) >= LARGE_BATCH:
         return _ONE_BY_ONE
     if not on_gpu or g.groups != 1 or {*g.dilation, *g.stride} != {1} or len(g.stride) != 2:
         return grouped.PRODUCTS
