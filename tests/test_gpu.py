@@ -165,10 +165,12 @@ def test_compiled_equals_eager(penalty: gr.Penalty) -> None:
         objective = gr.Objective(F.cross_entropy, penalty, engine=engine)
         for seed in (7, 0):  # the captured graph is replayed with other values
             model.zero_grad()
-            objective(model, x, y, generator=Draws.of_seed(seed)).total.backward()
-        found.append([p.grad.clone() for p in model.parameters()])
+            terms = objective(model, x, y, generator=Draws.of_seed(seed))
+            terms.total.backward()
+        numbers = [terms.total.detach(), terms.loss.detach(), *terms.penalties.values()]
+        found.append([*numbers, *(p.grad.clone() for p in model.parameters())])
     for mine, theirs in zip(found[1], found[0], strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(mine.detach(), theirs.detach(), rtol=1e-8, atol=1e-10)
 
 
 @COMPILER_MAY_WARN
@@ -267,6 +269,29 @@ def test_lanes_give_what_runs_alone_give() -> None:
         tensors = trained.model.state_dict()
         for name, expected in alone.model.state_dict().items():
             torch.testing.assert_close(tensors[name], expected, rtol=1e-5, atol=1e-6)  # its learning rate is single
+
+
+@COMPILER_MAY_WARN
+@pytest.mark.parametrize("penalty", [gr.SpectReg(weight=0.03), gr.DoubleBack(weight=1.0)], ids=repr)
+def test_lanes_of_the_resnet_in_half_precision(penalty: gr.Penalty) -> None:
+    """Channels last and batch norm, also where the norms of Jacobians are measured at the end."""
+    data = noise((3, 32, 32))
+    one = RunConfig(
+        data="noise",
+        fingerprint=data.fingerprint,
+        model="resnet",
+        train_size=64,
+        validation_size=0,
+        num_steps=4,
+        batch_size=32,
+        optimizer="sgd",
+        penalties=(penalty, gr.WeightDecay(weight=0.001)),
+        precision="bf16",
+        num_evaluations=2,
+    )
+    for trained in Lanes([replace(one, seed=seed) for seed in range(3)], data, device="cuda", num_lanes=2).train():
+        assert set(trained.record.gradient_norms) == {"train", "test", "between"}
+        assert len(set(trained.record.curve["train_loss"])) == 2
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

@@ -14,7 +14,7 @@ from gradreg.data import Dataset
 from gradreg.engines import Auto, Compiled, DoubleBackward, Linearized
 from gradreg.training import RunConfig, run
 from gradreg.training import together as module
-from gradreg.training.lanes import Lanes, compiled
+from gradreg.training.lanes import Lanes, compiled, wait_for
 from gradreg.training.together import in_fleets, train_together
 
 PENALTIES = (gr.SpectReg(weight=0.1), gr.WeightDecay(weight=0.01))
@@ -137,3 +137,20 @@ def test_what_lanes_gave_before_they_failed_is_not_run_again(monkeypatch: pytest
 
     monkeypatch.setattr(module, "_in_lanes", failing)
     assert [record.config.seed for record in train_together(configs, data, "cpu")] == [0, 1, 2]
+
+
+class Mark:
+    """Reached when it was asked for so often."""
+
+    def __init__(self, after: float) -> None:
+        self.left = after
+
+    def query(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def test_a_lane_that_stands_still_is_told() -> None:
+    wait_for(Mark(after=3), seconds=60)
+    with pytest.raises(RuntimeError, match="stood still for 0.01 s. Start again"):
+        wait_for(Mark(after=float("inf")), seconds=0.01)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,10 +21,13 @@ from gradreg.training.config import RunConfig
 from gradreg.training.fleet import shape_of
 from gradreg.training.resident import RunData, prepare
 from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
+from gradreg.training.schedule import evaluation_steps
 from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
 
 #: How many runs share a GPU. A third still gains something on an H200 with the CIFAR ResNet.
 NUM_LANES = 3
+#: Seconds that the steps between two points of a curve may take on the GPU once they are all under way.
+STANDSTILL = 600.0
 
 
 class Lanes:
@@ -78,6 +82,7 @@ class Lane:
     def __init__(self, config: RunConfig, dataset: Dataset, device: torch.device) -> None:
         self.config, self.dataset, self.device = config, dataset, device
         self.data: RunData | None = None
+        self.evaluate_at = evaluation_steps(config)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         with self.on_its_stream():
             self.model = initial_model(config, dataset).to(device)
@@ -91,7 +96,7 @@ class Lane:
     def train(self, config: RunConfig) -> Iterator[Trained | None]:
         """Train this run from its start: None after each step, and at the end what it gave."""
         started = time.perf_counter()
-        self.config, self.objective.penalties = config, config.penalties
+        self.config, self.objective.penalties, self.evaluate_at = config, config.penalties, evaluation_steps(config)
         self._reset()
         self.data = prepare(self.dataset, config, self.device, beside=self.data)
         session = Session(config, self.dataset.task, self.data, self.model, self)
@@ -108,7 +113,10 @@ class Lane:
         set_learning_rate(self.optimizer, self.config, step)
         if x.ndim == 4 and x.is_cuda:
             x = x.contiguous(memory_format=torch.channels_last)
-        return self.step(x, y, generator=generator, step=step)
+        terms = self.step(x, y, generator=generator, step=step)
+        if self.stream is not None and step + 1 in self.evaluate_at:
+            wait_for(self.stream.record_event(), STANDSTILL)
+        return terms
 
     def on_its_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
@@ -123,6 +131,26 @@ class Lane:
             for value in state.values():
                 if isinstance(value, Tensor):
                     value.zero_()
+
+
+class Event(Protocol):
+    """A mark in a stream."""
+
+    def query(self) -> bool:
+        """Whether all work before it is done."""
+        ...
+
+
+def wait_for(event: Event, seconds: float) -> None:
+    """Until the event is there; an error if it takes longer, where PyTorch would wait for ever."""
+    until = time.monotonic() + seconds
+    while not event.query():
+        if time.monotonic() > until:
+            raise RuntimeError(
+                f"a run on the GPU has stood still for {seconds:g} s. Start again: runs that are done are recorded, and "
+                "are not made again."
+            )
+        time.sleep(0.001)
 
 
 def _tensors(model: torch.nn.Module) -> list[Tensor]:
