@@ -45,6 +45,7 @@ def generated() -> str:
         "\n".join(disagreements(list(known.values()), records)),
         _two_test_sets(),
         _on_the_cpu(),
+        _along_the_way(),
         _picture("differences"),
     ]
     parts += ["## Small CIFAR-10 in a tenth of the steps", _short()]
@@ -95,6 +96,27 @@ def _on_the_cpu() -> str:
         f"the same seed in a fleet on the GPU is {found.mean:+.2f} on average, 95 % interval {low:+.2f} to {high:+.2f} "
         "(`results/on_the_cpu.py`)."
     )
+
+
+def _along_the_way() -> str:
+    """The end of runs beside their best point."""
+    with (ROOT / "results" / "varga2018" / "along_the_way.csv").open() as file:
+        lines = list(csv.DictReader(file))
+    rows = []
+    for arm in dict.fromkeys(line["arm"] for line in lines):
+        own = [(100 * float(line["at_the_end"]), 100 * float(line["best"])) for line in lines if line["arm"] == arm]
+        end, best, more = (Summary.of(list(values)) for values in (*zip(*own, strict=True), [b - e for e, b in own]))
+        published = experiments(PROTOCOL)["table3"].cell("No CP", arm).published
+        assert published is not None
+        rows.append(
+            [arm, str(end.n), *(f"{one.mean:.2f}" for one in (end, best)), f"{more.mean:+.2f}", f"{published.mean:.2f}"]
+        )
+    text = (
+        "Runs of table 3 on the CPU, tested on all test images at 50 points along the way (`results/along_the_way.py`): the "
+        "end of a run, which is what all tables here have, and the best of the 50 points."
+    )
+    headers = ("", "n", "at the end", "best point", "difference", "published")
+    return text + "\n\n" + "\n".join(table(headers, rows))
 
 
 def _progress() -> str:

@@ -486,3 +486,11 @@ def test_tune_and_run(tmp_path: Path) -> None:
     assert final.cells[0].config == tiny().cells[0].config  # the baseline has nothing to tune
     reproduction(tmp_path, seen, final).run()
     assert [one.ours.n for one in judge(final, Results(tmp_path / "results").load(final))] == [2, 2]
+
+
+def test_the_short_protocol_says_that_it_is_short() -> None:
+    short, whole = experiments("short"), experiments()
+    for name, experiment in short.items():
+        told = any("a tenth of the paper's steps" in text for text in experiment.deviations)
+        assert told == (name in ("table1", "table4", "full_data"))
+        assert not any("a tenth" in text for text in whole[name].deviations)

@@ -55,3 +55,8 @@ FULL_DATA = (
     f"CIFAR: {CIFAR[0]}",
     "The paper does not say how CIFAR-10 was augmented: here by moving up to four pixels and mirroring.",
 )
+
+SHORT = (
+    "CIFAR is trained for a tenth of the paper's steps: the published numbers stand beside these for orientation, and a "
+    "verdict on them says nothing about the paper."
+)
