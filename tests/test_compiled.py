@@ -240,7 +240,7 @@ def test_a_compiled_step_that_is_wrong_is_found_and_not_used(monkeypatch: pytest
 
     monkeypatch.setattr(torch, "compile", wrong)
     with pytest.warns(UserWarning, match="torch.compile got this step wrong: results differ by 2.0e-01"):
-        assert program.compiled_and_checked(graph, state, inputs, [0]) is graph
+        assert program.compiled_and_checked(graph, state, inputs, [[0]]) is graph
     assert state[0].count_nonzero() == 0  # tried on copies
 
 
@@ -251,7 +251,21 @@ def test_a_compiled_step_that_is_right_is_used(monkeypatch: pytest.MonkeyPatch) 
         state[0].copy_(inputs[0].square() * 1.001)
 
     monkeypatch.setattr(torch, "compile", lambda graph, **_: right)
-    assert program.compiled_and_checked(graph, state, inputs, [0]) is right
+    assert program.compiled_and_checked(graph, state, inputs, [[0]]) is right
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_wrong_gradients_are_found_beside_large_results(monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
+    def step(state: list[Tensor], inputs: list[Tensor], factor: float = 1.0) -> None:
+        x = inputs[0].to(torch.bfloat16) if half else inputs[0]
+        state[0].copy_(1e4 * x)
+        state[1].copy_(factor * x)
+
+    state, inputs = [torch.zeros(3), torch.zeros(3)], [torch.tensor([1.0, 2.0, 3.0])]
+    graph = program.trace(lambda state, inputs: step(state, inputs), [t.clone() for t in state], inputs)
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: lambda state, inputs: step(state, inputs, 2.0))
+    with pytest.warns(UserWarning, match=r"results differ by 1.0e\+00"):
+        assert program.compiled_and_checked(graph, state, inputs, [[0], [1]]) is graph
 
 
 def test_error_of_a_step() -> None:
@@ -280,7 +294,7 @@ def test_in_half_precision_the_check_allows_for_rounding_alone(
     monkeypatch.setattr(torch, "compile", lambda graph, **_: rounded)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert (program.compiled_and_checked(graph, state, inputs, [0]) is rounded) == used
+        assert (program.compiled_and_checked(graph, state, inputs, [[0]]) is rounded) == used
 
 
 def test_the_check_sees_the_penalties_weights(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,7 +331,7 @@ def test_a_program_does_under_autocast_what_was_traced() -> None:
 
     x = torch.randn(8, 8)
     with torch.autocast("cpu", torch.bfloat16):
-        run = program.Program(step, [torch.zeros(8, 8)], [x], judged=[0])
+        run = program.Program(step, [torch.zeros(8, 8)], [x], judged=[[0]])
         run()
     assert torch.equal(run.state[0], x @ x)
 

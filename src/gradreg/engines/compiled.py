@@ -121,7 +121,8 @@ class Prepared:
         state = [*self.outputs, *self.gradients, *self.buffers.values()]
         try:
             after = None if optimizer is None else optimizer.step
-            judged = range(len(self.outputs) + len(self.gradients))
+            numbers = len(self.outputs)
+            judged = range(numbers), range(numbers, numbers + len(self.gradients))
             self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
         except TraceError as error:
             raise DifferentiationError(

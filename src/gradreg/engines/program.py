@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +14,8 @@ from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
+#: Places of tensors.
+Groups = Sequence[Sequence[int]]
 #: Reads its inputs and changes its state in place.
 Step = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
 
@@ -52,8 +55,8 @@ class Program:
         step: what to do. Its control flow may depend on shapes, not on values.
         state: the tensors that it changes.
         inputs: the tensors that it reads; to give it new values, copy them there.
-        judged: places of those tensors of the state, its results, gradients or their moments, by which a compiled step is
-            compared with the traced one.
+        judged: places of those tensors of the state by which a compiled step is compared with the traced one, in groups of
+            like size: what it puts out, and its gradients or their moments.
         after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
             GPU it becomes part of the captured graph.
 
@@ -66,7 +69,7 @@ class Program:
         state: Sequence[Tensor],
         inputs: Sequence[Tensor],
         *,
-        judged: Sequence[int],
+        judged: Groups,
         after: Callable[[], object] | None = None,
     ) -> None:
         self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
@@ -114,7 +117,7 @@ def _forget_workspaces() -> None:
 
 
 def compiled_and_checked(
-    graph: GraphModule, state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Sequence[int]
+    graph: GraphModule, state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Groups
 ) -> Callable[..., Any]:
     """The graph compiled; itself, with a warning, if the compiled one does not give what it gives.
 
@@ -126,7 +129,8 @@ def compiled_and_checked(
     _after(compiled, state, inputs, judged)  # compile, and choose kernels
     found = _after(compiled, state, inputs, judged)
     half = _in_half_precision(graph)
-    error, bound = (error_of_all if half else largest_error)(found, expected), _bound(expected, half)
+    error_of = error_of_all if half else largest_error
+    error, bound = max(map(error_of, found, expected)), _bound(expected[0], half)
     if error <= bound:
         return compiled
     warnings.warn(
@@ -149,8 +153,9 @@ def error_of_all(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
 
     In half precision those of single ones tell nothing: of a deep network with batch norm, some gradients are all rounding.
     """
-    every = [torch.cat([tensor.flatten() for tensor in tensors]) for tensors in (found, expected)]
-    return largest_error(every[:1], every[1:])
+    apart = math.hypot(*(float((f - e).norm()) for f, e in zip(found, expected, strict=True)))
+    size = math.hypot(*(float(e.norm()) for e in expected))
+    return math.inf if math.isnan(apart) else apart / max(size, 1e-30)
 
 
 def _in_half_precision(graph: GraphModule) -> bool:
@@ -165,15 +170,13 @@ def _bound(expected: Sequence[Tensor], half: bool) -> float:
     return 1e-6 if expected[0].dtype == torch.float64 else 0.05
 
 
-def _after(
-    run: Callable[..., Any], state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Sequence[int]
-) -> list[Tensor]:
+def _after(run: Callable[..., Any], state: Sequence[Tensor], inputs: Sequence[Tensor], judged: Groups) -> list[list[Tensor]]:
     """What the judged tensors are after one step on a copy of the state."""
     copies = _copies(state)
-    for place in judged:  # moments, from zero, are gradients
+    for place in itertools.chain(*judged):  # moments, from zero, are gradients
         copies[place].zero_()
     run(copies, inputs)
-    return [copies[place] for place in judged]
+    return [[copies[place] for place in group] for group in judged]
 
 
 def _copies(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -118,7 +118,7 @@ class FleetStep:
         ]
         first_moments = {id(self.moments[name][0]) for name in names}
         judged = [place for place, tensor in enumerate(state) if id(tensor) in first_moments]
-        return Program(lambda state, inputs: self._advance(active, state, inputs), state, inputs, judged=judged)
+        return Program(lambda state, inputs: self._advance(active, state, inputs), state, inputs, judged=[judged])
 
     def _advance(self, active: tuple[str, ...], state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """Gradients of all members, then the optimizer; nothing changes for members whose loss is not finite."""
