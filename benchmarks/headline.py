@@ -17,7 +17,7 @@ from gradreg.cli.bench import fleets, save
 from gradreg.training.run import matmul_precision
 
 PLAIN = [("plain", ""), ("plain compiled", ""), ("textbook", "spect_reg")]
-#: Method and penalty of each line, by part.
+#: Method and penalty of each line, by part: a model, or what MODELS names.
 PARTS = {
     "resnet": [
         *PLAIN,
@@ -41,6 +41,7 @@ PARTS = {
         ("compiled forward by difference", "spect_reg"),
     ],
 }
+MODELS = {"resnet_frob": "resnet"}
 PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}
 #: Model, sizes and penalties of each fleet.
 FLEETS = {
@@ -56,19 +57,19 @@ def run(part: str, device: str) -> list[Row]:
         if part in FLEETS:
             model, sizes, penalties = FLEETS[part]
             return fleets(model, sizes, penalties, device, precision, steps=20)
-        case = case_of(part.removesuffix("_frob"), batch_size=None, num_classes=None, precision=precision)
+        case = case_of(MODELS.get(part, part), batch_size=None, num_classes=None, precision=precision)
         return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="+")
+    parser.add_argument("parts", nargs="+", choices=[*PARTS, *FLEETS])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for part in given.parts:
         rows = run(part, device)
-        save(rows, given.out / file_name(device, part, PRECISION.get(part, "bf16")))
+        save(rows, given.out / file_name(device, part.removesuffix("_bf16"), PRECISION.get(part, "bf16")))
         print(table(rows), flush=True)
 
 

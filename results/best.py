@@ -12,19 +12,22 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 
 from gradreg.data import load
 from gradreg.papers.experiment import Cell, Experiment, arm_id
 from gradreg.papers.results import Results
 from gradreg.papers.varga2018 import protocol
 from gradreg.penalties import ConfidencePenalty, DoubleBack, Penalty, SpectReg, WeightDecay
+from gradreg.report.drawing import COLOURS, FAINT
 from gradreg.report.reproduction import table
 from gradreg.study.execute import Executor, default_workers
 from gradreg.study.recipes import Budget, Found, Range, Recipe, search
 from gradreg.study.records import Store
-from gradreg.study.statistics import Difference, compare_arms
+from gradreg.study.statistics import Difference, Row, Summary, compare_arms
 from gradreg.study.verdict import p_text
 from gradreg.training import RunConfig, RunRecord
 
@@ -49,6 +52,9 @@ RANGES = {
         "spect_reg": Range(3e-4, 0.1),
     },
 }
+#: The paper's best mean in per cent: DoubleBack with the confidence penalty, SpectReg with weight decay.
+PUBLISHED = {"mnist": 98.07, "cifar10": 59.24}
+MEAN: dict[str, Any] = {"fmt": "o", "color": COLOURS[0], "capsize": 3}
 #: Of the budget, on the command line.
 KNOBS = ("candidates", "finalists", "tuning_runs", "runs")
 BUDGETS = {"mnist": Budget(), "cifar10": Budget(num_candidates=8, num_finalists=2, num_tuning_runs=3, num_runs=5)}
@@ -93,27 +99,58 @@ def kept(data: str, found: Sequence[Found] = ()) -> tuple[Experiment, Experiment
 
 def page(data: str, folder: Path = OUT) -> str:
     """What was found, as markdown: the recipes with the numbers chosen for them, best first."""
-    results, (chosen, tuning) = Results(folder), kept(data)
-    final = [_named(record) for record in results.load(chosen)]
+    configs = {record.config.arm: record.config for record in final(data, folder)}
     validation: dict[str, list[float]] = {}
-    for record in results.load(tuning):
+    for record in Results(folder).load(kept(data)[1]):
         validation.setdefault(arm_id(replace(record.config, evaluate_on="test")), []).append(record.metrics["accuracy"])
-    configs = {record.config.arm: record.config for record in final}
-    compared = compare_arms(final)
     lines = [
         [
             row.arm,
             _numbers(configs[row.arm]),
             f"{100 * statistics.fmean(validation[arm_id(configs[row.arm])]):.2f}",
-            f"{100 * row.summary.mean:.2f} ({100 * (row.summary.std or 0):.2f})",
-            str(row.summary.n),
+            f"{100 * summary.mean:.2f} ({100 * (summary.std or 0):.2f})",
+            str(summary.n),
             "" if row.difference is None else _difference(row.difference),
         ]
-        for row in sorted(compared.rows, key=lambda row: -row.summary.mean if row.summary else 0.0)
-        if row.summary is not None
+        for row, summary in ranked(data, folder)
     ]
     headers = ("recipe", "chosen on validation", "validation", "test", "n", "test, minus baseline [95 %], p (Holm)")
     return "\n".join(table(headers, lines))
+
+
+def final(data: str, folder: Path = OUT) -> list[RunRecord]:
+    """The test runs, each named by its recipe."""
+    return [_named(record) for record in Results(folder).load(kept(data)[0])]
+
+
+def ranked(data: str, folder: Path = OUT) -> list[tuple[Row, Summary]]:
+    """The recipes, best first."""
+    rows = [(row, row.summary) for row in compare_arms(final(data, folder)).rows if row.summary is not None]
+    return sorted(rows, key=lambda row: -row[1].mean)
+
+
+def draw(data: str, folder: Path = OUT) -> Figure:
+    """Every test run by recipe, with the mean and its 95 % interval."""
+    figure = Figure(figsize=(7.2, 2.9), layout="constrained")
+    axes = figure.subplots()
+    rows, runs = ranked(data, folder), final(data, folder)
+    for place, (row, summary) in enumerate(rows):
+        own = [100 * record.metrics["accuracy"] for record in runs if record.config.arm == row.arm]
+        low, high = summary.interval
+        axes.plot(own, [place + 0.16] * len(own), "|", color=FAINT, markersize=7)
+        axes.errorbar(100 * summary.mean, place, xerr=[[100 * (summary.mean - low)], [100 * (high - summary.mean)]], **MEAN)
+    axes.axvline(PUBLISHED[data], color=COLOURS[1], linewidth=1, linestyle="--")
+    axes.annotate(
+        "the paper's best",
+        (PUBLISHED[data], -0.55),
+        xytext=(-4, 0),
+        textcoords="offset points",
+        color=COLOURS[1],
+        ha="right",
+    )
+    axes.set_yticks(range(len(rows)), [row.arm for row, _ in rows])
+    axes.set(xlabel="test accuracy, %", ylim=(len(rows) - 0.5, -0.8))
+    return figure
 
 
 def _named(record: RunRecord) -> RunRecord:

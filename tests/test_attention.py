@@ -40,6 +40,12 @@ def test_same_as_pytorchs(options) -> None:
     torch.testing.assert_close(ours, theirs)
 
 
+def test_a_mask_beside_is_causal_is_told_as_pytorch_does() -> None:
+    q = torch.randn(1, 2, 5, 4)
+    with pytest.raises(ValueError, match="only one may be: put both in the mask"):
+        attention(q, q, q, torch.ones(5, 5, dtype=torch.bool), is_causal=True)
+
+
 def test_dropout_of_attention_is_drawn_by_key() -> None:
     """Masks of two passes are the same, have the rate, and the global random state is left alone."""
     q = torch.randn(2, 3, 50, 8)

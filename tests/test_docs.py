@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -84,6 +85,7 @@ def test_readme_names_every_penalty() -> None:
 
 
 def document_of(folder: str) -> ModuleType:
+    sys.path.insert(0, str(ROOT / folder))  # as for a script that is run
     spec = importlib.util.spec_from_file_location("document", ROOT / folder / "document.py")
     document = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(document)
@@ -95,7 +97,9 @@ def test_reproduction_page_is_that_of_the_results() -> None:
     page = (ROOT / "docs" / "reproduction.md").read_text()
     assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
     assert f"<!-- reproduction -->\n{document.summary()}\n<!-- /reproduction -->" in (ROOT / "README.md").read_text()
-    for name in re.findall(r"images/\w+.png", page):
+    best = (ROOT / "docs" / "best.md").read_text()
+    assert f"<!-- generated -->\n{document.best_found()}\n<!-- /generated -->" in best
+    for name in re.findall(r"images/\w+.png", page + best):
         assert (ROOT / "docs" / name).is_file()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.bench.timing import noise
+from gradreg.data import Dataset
 from gradreg.draws import Draws
 from gradreg.training import Fleet, RunConfig, run
 from gradreg.training.lanes import Lanes
@@ -144,6 +145,21 @@ def test_a_run_repeats_itself_bit_for_bit_and_learns_in_every_precision() -> Non
 COMPILER_MAY_WARN = pytest.mark.filterwarnings("ignore")
 
 
+def short_run(data: Dataset, model: str, *penalties: gr.Penalty) -> RunConfig:
+    return RunConfig(
+        data="noise",
+        fingerprint=data.fingerprint,
+        model=model,
+        train_size=60,
+        validation_size=20,
+        num_steps=30,
+        batch_size=10,
+        penalties=penalties,
+        precision="fp64",
+        num_evaluations=2,
+    )
+
+
 @COMPILER_MAY_WARN
 @pytest.mark.parametrize("penalty", [gr.SpectReg(weight=0.1), gr.DoubleBack(weight=0.1), gr.FrobReg(weight=0.1)], ids=repr)
 def test_compiled_equals_eager(penalty: gr.Penalty) -> None:
@@ -205,18 +221,7 @@ def test_step_with_a_fused_optimizer_in_the_graph() -> None:
 )
 def test_member_of_a_fleet_equals_the_run_alone(penalties, size: int) -> None:
     data = noise((1, size, size))
-    base = RunConfig(
-        data="noise",
-        fingerprint=data.fingerprint,
-        model="lenet",
-        train_size=60,
-        validation_size=20,
-        num_steps=50,
-        batch_size=10,
-        penalties=penalties,
-        precision="fp64",
-        num_evaluations=2,
-    )
+    base = replace(short_run(data, "lenet", *penalties), num_steps=50)
     configs = [replace(base, seed=seed, learning_rate=0.001 * (1 + seed)) for seed in range(3)]
     for member, one in zip(Fleet(configs, data, device="cuda").train(), configs, strict=True):
         alone = run(one, data, device="cuda")
@@ -251,18 +256,7 @@ def test_compiled_transformer_in_half_precision() -> None:
 @COMPILER_MAY_WARN
 def test_lanes_give_what_runs_alone_give() -> None:
     data = noise((1, 12, 12))
-    base = RunConfig(
-        data="noise",
-        fingerprint=data.fingerprint,
-        model="lenet",
-        train_size=60,
-        validation_size=20,
-        num_steps=30,
-        batch_size=10,
-        penalties=(gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001)),
-        precision="fp64",
-        num_evaluations=2,
-    )
+    base = short_run(data, "lenet", gr.SpectReg(weight=0.03), gr.WeightDecay(weight=0.001))
     configs = [replace(base, seed=seed, learning_rate=0.001 * (1 + seed)) for seed in range(3)]
     for trained in Lanes(configs, data, device="cuda", num_lanes=2).train():
         alone = run(trained.record.config, data, device="cuda")
@@ -276,19 +270,8 @@ def test_lanes_give_what_runs_alone_give() -> None:
 def test_lanes_of_the_resnet_in_half_precision(penalty: gr.Penalty) -> None:
     """Channels last and batch norm, also where the norms of Jacobians are measured at the end."""
     data = noise((3, 32, 32))
-    one = RunConfig(
-        data="noise",
-        fingerprint=data.fingerprint,
-        model="resnet",
-        train_size=64,
-        validation_size=0,
-        num_steps=4,
-        batch_size=32,
-        optimizer="sgd",
-        penalties=(penalty, gr.WeightDecay(weight=0.001)),
-        precision="bf16",
-        num_evaluations=2,
-    )
+    one = short_run(data, "resnet", penalty, gr.WeightDecay(weight=0.001))
+    one = replace(one, num_steps=4, optimizer="sgd", precision="bf16")
     for trained in Lanes([replace(one, seed=seed) for seed in range(3)], data, device="cuda", num_lanes=2).train():
         assert set(trained.record.gradient_norms) == {"train", "test", "between"}
         assert len(set(trained.record.curve["train_loss"])) == 2

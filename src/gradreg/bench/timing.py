@@ -81,18 +81,25 @@ def _fastest_kernels() -> Iterator[None]:
 
 
 def _prepared(method: str, penalty: str, case: Case, device: torch.device) -> tuple[Run, float, float]:
-    gc.collect()
-    before = _allocated(device)
+    """A step that has run, its memory, and the seconds to its first."""
     started = time.perf_counter()
-    run = prepare(method, penalty, case, device)
-    run()
-    _wait(device)
+    _first_run(method, penalty, case, device)
     seconds = time.perf_counter() - started
+    gc.collect()  # the memory is that of the next one: libraries allocate for themselves what they need for the first
+    before = _allocated(device)
+    run = _first_run(method, penalty, case, device)
     if device.type == "cuda" and "compiled" not in method:
         torch.cuda.reset_peak_memory_stats()
         run()
     peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0  # of the capture, where there was one
     return run, (peak - before) / 2**20, seconds
+
+
+def _first_run(method: str, penalty: str, case: Case, device: torch.device) -> Run:
+    run = prepare(method, penalty, case, device)
+    run()
+    _wait(device)
+    return run
 
 
 def _row(case: Case, method: str, penalty: str, times: list[float], memory: float, start: float) -> Row:

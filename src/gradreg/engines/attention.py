@@ -30,6 +30,8 @@ def attention(
     PyTorch's own takes some of its products inside autocast and some outside when it is transformed, and fails. Rows that
     may attend to nothing give zero.
     """
+    if is_causal and attn_mask is not None:
+        raise ValueError("attention: is_causal=True and an attn_mask were given, and only one may be: put both in the mask.")
     if enable_gqa:
         key, value = (t.repeat_interleave(query.shape[-3] // t.shape[-3], -3) for t in (key, value))
     scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.shape[-1]) if scale is None else scale)

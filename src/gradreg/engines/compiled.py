@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,6 +19,7 @@ from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs
 from gradreg.engines.program import Program, TraceError
 from gradreg.engines.twice import FastTwice
+from gradreg.parts import begin_part_at_gradient
 
 #: From the model, the data, the weights of the penalties and a key for random numbers, to total, loss, values and logits.
 Whole = Callable[[nn.Module, Any, Sequence[Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]
@@ -84,8 +85,7 @@ class Compiled:
         tensors, structure = pytree.tree_flatten(data)
         place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
         if place not in kept:
-            layers = FastTwice if twice else nullcontext
-            kept[place] = Prepared(whole, model, tensors, structure, weights, layers, optimizer)
+            kept[place] = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
         return kept[place](tensors, list(weights.values()), key)
 
 
@@ -99,7 +99,7 @@ class Prepared:
         tensors: list[Any],
         structure: Any,
         weights: dict[str, float],
-        layers: Callable[[], AbstractContextManager[object]],
+        twice: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> None:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -107,7 +107,7 @@ class Prepared:
             raise ValueError("engine='compiled': the model has no parameter that requires a gradient, so nothing to train.")
         self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self.buffers = dict(model.named_buffers())
-        self.model, self.whole, self.structure, self.names, self.layers = model, whole, structure, list(weights), layers
+        self.model, self.whole, self.structure, self.names, self.twice = model, whole, structure, list(weights), twice
         self.data = [t.clone() if isinstance(t, Tensor) else t for t in tensors]
         device = next(iter(self.parameters.values())).device
         self.weights = torch.tensor([*weights.values()] or [0.0], dtype=torch.float64, device=device)
@@ -176,10 +176,12 @@ class Prepared:
         data = [next(left) if isinstance(t, Tensor) else t for t in self.data]
         weights, key = left
         buffers = {name: buffer.clone() for name, buffer in buffers.items()}
-        with torch.enable_grad(), self.layers():
+        with torch.enable_grad(), FastTwice() if self.twice else nullcontext():
             arguments = (pytree.tree_unflatten(data, self.structure), weights.unbind()[: len(self.names)], key)
             found, buffers = call_with(self.model, parameters | fixed | buffers, self.whole, *arguments)
             total, loss, values, logits = found
+            if self.twice:
+                begin_part_at_gradient(logits)  # derivatives of penalties are done then, up to the model's backward pass
             with torch.autocast(total.device.type, enabled=False):  # it is for forward passes: sums would turn single
                 gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
         # Numbers as vectors of one: torch.compile leaves out what is written to a double without dimensions.

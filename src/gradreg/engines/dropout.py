@@ -35,25 +35,13 @@ class DrawnDropout(Swap):
         self.draws = draws
         self._calls = 0
 
-    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:  # noqa: ARG002
+    def replacement(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[..., Any] | None:
         if function is F.scaled_dot_product_attention:
-            return self._attention
+            rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
+            return partial(attention, dropout=partial(self._dropout, 0)) if rate else None
         return partial(self._dropout, _SPATIAL[function]) if function in _SPATIAL else None
-
-    def _attention(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-        enable_gqa: bool = False,
-    ) -> Tensor:
-        """With dropout in plain operations; PyTorch's otherwise."""
-        one = partial(attention, dropout=partial(self._dropout, 0)) if dropout_p else F.scaled_dot_product_attention
-        return one(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
     def _dropout(
         self,

@@ -19,7 +19,12 @@ class PlainNormalisation(Swap):
     result is wrong, and nothing says so.
     """
 
-    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:  # noqa: ARG002
+    def replacement(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],  # noqa: ARG002
+        kwargs: dict[str, Any],  # noqa: ARG002
+    ) -> Callable[..., Any] | None:
         return _PLAIN.get(function)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from gradreg.parts import compiled_in_parts
 
 #: Places of tensors.
 Groups = Sequence[Sequence[int]]
@@ -98,6 +102,7 @@ class Program:
         with torch.cuda.stream(stream):
             compiled = compiled_and_checked(self.graph, self.state, self.inputs, self.judged)
         torch.cuda.current_stream().wait_stream(stream)
+        gc.collect()  # what tracing left behind would stay beside the graph's own memory
         captured = torch.cuda.CUDAGraph()
         torch.cuda.reset_peak_memory_stats()
         _forget_workspaces()
@@ -125,7 +130,8 @@ def compiled_and_checked(
     """
     expected = _after(graph, state, inputs, judged)
     # Padded strides were behind several of those errors, https://github.com/pytorch/pytorch/issues/194281 for one.
-    compiled = torch.compile(graph, fullgraph=True, dynamic=False, options={"comprehensive_padding": False})
+    options = {"comprehensive_padding": False}
+    compiled = compiled_in_parts(graph, partial(torch.compile, fullgraph=True, dynamic=False, options=options))
     _after(compiled, state, inputs, judged)  # compile, and choose kernels
     found = _after(compiled, state, inputs, judged)
     half = _in_half_precision(graph)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, device_of, logits_of
 from gradreg.engines.taps import Points, check_points, is_input, noted, shifted, tapped
+from gradreg.parts import begin_part
 from gradreg.penalties.probe import VJP
 
 Model = Callable[..., Any]
@@ -48,6 +49,7 @@ def transform(model: Model, inputs: Inputs, wrt: str, how: Pass) -> tuple[Tensor
 
     zeros = [torch.zeros_like(point) for point in points]
     logits, pull, buffers = torch.func.vjp(function, *zeros, has_aux=True)  # type: ignore[misc]
+    begin_part()
     for name, buffer in buffers.items():
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, buffer)  # type: ignore[attr-defined]

@@ -15,8 +15,10 @@ class Swap(TorchFunctionMode):
     """While active, calls of some of PyTorch's functions go to others. Those that are inside are asked first."""
 
     @abstractmethod
-    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
-        """What to call instead of the function; None for the function itself."""
+    def replacement(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[..., Any] | None:
+        """What to call instead of the function with these arguments; None for the function itself."""
 
     def __torch_function__(
         self,
@@ -25,11 +27,11 @@ class Swap(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        kwargs = kwargs or {}
         if func in _OPENED:
             with self:
-                return _OPENED[func](*args, **kwargs or {})
-        given = (*args, *(kwargs or {}).values())
-        return (self.replacement(func, given) or func)(*args, **kwargs or {})
+                return _OPENED[func](*args, **kwargs)
+        return (self.replacement(func, args, kwargs) or func)(*args, **kwargs)
 
 
 def _opened(function: Callable[..., Any]) -> Callable[..., Any]:

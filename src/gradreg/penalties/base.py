@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import ClassVar, Literal
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from gradreg.parts import begin_part, begin_part_at_gradient
 from gradreg.penalties.norm import Norm, check_norm, power_sum, size
 from gradreg.penalties.probe import Probe
 from gradreg.penalties.schedule import ALWAYS, Schedule
@@ -196,4 +198,12 @@ def row_powers(probe: Probe, cotangents: Tensor, norm: Norm, chunk_size: int | N
     if torch._C._functorch.maybe_current_level() is not None:  # inside a transform, which cannot be checkpointed
         return torch.cat([one_chunk(chunk) for chunk in chunks])
     # Without rematerialisation every chunk's graph would stay alive until the backward pass, and chunks would save nothing.
-    return torch.cat([checkpoint(one_chunk, c, use_reentrant=False, preserve_rng_state=False) for c in chunks])
+    return torch.cat([_recomputed(one_chunk, chunk) for chunk in chunks])
+
+
+def _recomputed(function: Callable[[Tensor], Tensor], chunk: Tensor) -> Tensor:
+    """Computed once for its value, and again for its derivatives; each time a part of its own in a traced step."""
+    begin_part()
+    values: Tensor = checkpoint(function, chunk, use_reentrant=False, preserve_rng_state=False)
+    begin_part_at_gradient(values)
+    return values

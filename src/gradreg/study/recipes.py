@@ -97,7 +97,8 @@ def search(recipes: Sequence[Recipe], execute: Execute, budget: Budget | None = 
     finalists = [_best(one, budget.num_finalists) for one in first]
     second = _scored(finalists, budget.num_tuning_runs, execute)
     chosen = [_best(one, 1)[0] for one in second]
-    finals = execute([replace(config, seed=seed) for config in chosen for seed in range(budget.num_runs)])
+    seeds = range(budget.num_runs)
+    finals = execute([replace(config, seed=seed, evaluate_on="test") for config in chosen for seed in seeds])
     tests = _parts(finals, budget.num_runs)
     return [
         Found(recipe=recipe, config=config, tuning=_all(one, two), final=final)

@@ -33,13 +33,16 @@ class FastTwice(Swap):
         super().__init__()
         self.everywhere = everywhere
 
-    def replacement(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any] | None:
+    def replacement(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Callable[..., Any] | None:
         if _PAUSED.get():
             return None
-        if function in _CONVOLUTIONS:
-            return partial(_convolution, function) if self.everywhere or args[0].is_cuda else None
-        if function is F.max_pool2d:
-            return _max_pool if self.everywhere or args[0].is_cuda else None
+        if function in _CONVOLUTIONS or function is F.max_pool2d:
+            x = args[0] if args else kwargs["input"]
+            if not (self.everywhere or x.is_cuda):
+                return None
+            return _max_pool if function is F.max_pool2d else partial(_convolution, function)
         return _LAYERS.get(function)
 
 

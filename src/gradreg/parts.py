@@ -1,0 +1,187 @@
+"""Parts of a traced step that are compiled one after the other.
+
+A compiler that sees the whole step puts off what belongs to one pass until the next one uses it, and keeps all that it is
+computed from till then: the second derivative of every batch norm waits so for the last backward pass, in single precision.
+Between parts a value is either kept as it was traced, or computed again from what is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._ops import OpOverload
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.fx.node import map_arg
+from torch.fx.passes.split_module import split_module
+
+#: How many parts begin after a node, in its ``meta``.
+_LATER = "gradreg_later_parts"
+#: A value is computed again if what must be kept for that, beyond what is kept anyway, is smaller by this factor,
+#: and what has to be read for it no more than this many times as large.
+_SMALLER, _READ = 8, 2.5
+
+
+def begin_part(_: object = None) -> None:
+    """What is traced from here on belongs to the next part; nothing if nothing is traced, or all in one go as in a fleet."""
+    mode = get_proxy_mode()
+    if mode is not None and torch._C._functorch.maybe_current_level() is None:
+        for node in mode.tracer.graph.nodes:
+            node.meta[_LATER] = node.meta.get(_LATER, 0) + 1
+
+
+def begin_part_at_gradient(tensor: Tensor) -> None:
+    """A part begins when the backward pass has come to this tensor."""
+    if get_proxy_mode() is not None and tensor.requires_grad:
+        tensor.register_hook(begin_part)  # type: ignore[no-untyped-call]
+
+
+def compiled_in_parts(graph: GraphModule, compiler: Callable[[nn.Module], Any]) -> Callable[..., Any]:
+    """The graph with each of its parts compiled."""
+    number = max(node.meta.get(_LATER, 0) for node in graph.graph.nodes)
+    if number == 0:
+        return compiler(graph)  # type: ignore[no-any-return]
+    graph = _copy_of(graph)
+    for node in graph.graph.nodes:
+        node.meta[_PART] = number - node.meta.get(_LATER, 0)
+    for part in range(1, number + 1):
+        _compute_again(graph, part)
+    whole = split_module(graph, graph, lambda node: node.meta[_PART])
+    compiled: dict[Any, Any] = {}
+    for name, module in list(whole.named_children()):
+        assert isinstance(module, GraphModule)
+        same = _operations(module)
+        if same not in compiled:
+            compiled[same] = compiler(module)
+        delattr(whole, name)  # what is compiled need not be a module
+        setattr(whole, name, compiled[same])
+
+    def run(state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        whole(*state, *inputs)
+
+    return run
+
+
+_PART = "gradreg_part"
+
+
+def _copy_of(graph: GraphModule) -> GraphModule:
+    """Its nodes, with the tensors as plain arguments."""
+    nodes = Graph()
+    nodes.output(nodes.graph_copy(graph.graph, {}))
+    return GraphModule(graph, nodes)
+
+
+def _operations(module: GraphModule) -> tuple[Any, ...]:
+    """All that its results depend on but for the values it is given: the same for the chunks of a penalty, ends apart."""
+    places = {node: place for place, node in enumerate(module.graph.nodes)}
+
+    def line(node: Node) -> tuple[Any, ...]:
+        given = map_arg((node.args, node.kwargs), lambda other: f"%{places[other]}")
+        return node.op, _function(module, node), str(given), _layout(node.meta.get("val"))
+
+    return tuple(map(line, module.graph.nodes))
+
+
+def _function(module: GraphModule, node: Node) -> object:
+    """What it calls, or which constant it is."""
+    if node.op == "get_attr":
+        return id(operator.attrgetter(str(node.target))(module))
+    return node.target if node.op == "call_function" else None
+
+
+def _layout(value: object) -> object:
+    return (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, Tensor) else None
+
+
+def _compute_again(graph: GraphModule, part: int) -> None:
+    """Let a part compute again what is a few operations away from what it is given.
+
+    The input of a convolution is one: a ReLU and a batch norm away from the convolution before, which is given for their
+    derivatives. It would be as large again.
+    """
+    given: set[Node] = set()
+    for node in list(graph.graph.nodes):
+        users = [user for user in node.users if user.meta[_PART] == part and user.op == "call_function"]
+        if node.op != "call_function" or node.meta[_PART] >= part or not users:
+            continue
+        chain, ends = _way_back(node, given)
+        more = {end for end in ends - given if end.op == "call_function"}  # inputs are there for all parts
+        if ends & given and not any(map(_changes, ends)) and _is_cheap(node, more, ends & given):
+            _repeat(chain, node, users, part)
+            given |= more
+        else:
+            given.add(node)
+
+
+def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
+    size = _bytes([node])
+    return _SMALLER * _bytes(more) < size and _bytes(given) < _READ * size
+
+
+def _changes(node: Node) -> bool:
+    """Whether it is written to, so that it may not be what it was any more."""
+    writers = (user for user in node.users if isinstance(user.target, OpOverload) and user.target._schema.is_mutable)
+    return any(writer.args[0] is node for writer in writers)
+
+
+def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:
+    """The element-wise operations that lead to a node, in order, and the values that they start from."""
+    chain: list[Node] = []
+    ends: set[Node] = set()
+
+    def visit(one: Node) -> None:
+        if one in given or not _is_elementwise(one):
+            ends.add(one)
+        elif one not in chain:
+            for other in one.all_input_nodes:
+                visit(other)
+            chain.append(one)
+
+    visit(node)
+    return chain, ends
+
+
+def _repeat(chain: Sequence[Node], node: Node, users: Sequence[Node], part: int) -> None:
+    """Put the chain in front of each user, and its end in the place of the node: shared, it would be kept between them."""
+    for user in users:
+        copies: dict[Node, Node] = {}
+        with node.graph.inserting_before(user):
+            for one in chain:
+                copies[one] = node.graph.node_copy(one, lambda other, copies=copies: copies.get(other, other))  # type: ignore[misc]
+                copies[one].meta[_PART] = part
+        user.replace_input_with(node, copies[node])
+
+
+#: What is as cheap, and not tagged as element-wise.
+_ALIKE = (
+    "view",
+    "_unsafe_view",
+    "expand",
+    "unsqueeze",
+    "squeeze",
+    "permute",
+    "alias",
+    "detach",
+    "_to_copy",
+    "constant_pad_nd",
+)
+
+
+def _is_elementwise(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded in target.tags or target._schema.is_mutable:
+        return False
+    return torch.Tag.pointwise in target.tags or target.overloadpacket.__name__ in _ALIKE
+
+
+def _bytes(nodes: Iterable[Node]) -> int:
+    values = (node.meta["val"] for node in nodes)
+    return sum(math.prod(value.shape) * value.element_size() for value in values if isinstance(value, Tensor))
