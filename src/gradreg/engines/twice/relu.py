@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 
@@ -39,7 +40,8 @@ class Masked(Function):
 
     @staticmethod
     def forward(dy: Tensor, y: Tensor) -> Tensor:
-        return dy * (y > 0)
+        passed: Tensor = torch.ops.aten.threshold_backward(dy, y, 0)
+        return passed
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:  # noqa: ARG004
