@@ -26,7 +26,12 @@ PARTS = {
         ("compiled forward by difference", "spect_reg"),
         ("compiled", "spect_reg every second step"),
     ],
-    "resnet_frob": [("plain compiled", ""), ("compiled", "frob_reg"), ("compiled", "frob_reg in chunks of 2")],
+    "resnet_frob": [
+        ("plain compiled", ""),
+        ("compiled", "frob_reg"),
+        ("compiled", "frob_reg in chunks of 2"),
+        ("compiled", "frob_reg row by row"),
+    ],
     "lenet": [
         *PLAIN,
         ("double_backward", "spect_reg"),

@@ -27,7 +27,7 @@ from gradreg.report.reproduction import table
 from gradreg.study.execute import Executor, default_workers
 from gradreg.study.recipes import Budget, Found, Range, Recipe, search
 from gradreg.study.records import Store
-from gradreg.study.statistics import Difference, Row, Summary, compare_arms
+from gradreg.study.statistics import Difference, Row, Summary, compare_arms, paired
 from gradreg.study.verdict import p_text
 from gradreg.training import RunConfig, RunRecord
 
@@ -127,6 +127,12 @@ def ranked(data: str, folder: Path = OUT) -> list[tuple[Row, Summary]]:
     """The recipes, best first."""
     rows = [(row, row.summary) for row in compare_arms(final(data, folder)).rows if row.summary is not None]
     return sorted(rows, key=lambda row: -row[1].mean)
+
+
+def gain(data: str, arm: str, over: str, folder: Path = OUT) -> str:
+    """What one recipe has over another, seed by seed; not corrected."""
+    scores = [[r.metrics["accuracy"] for r in final(data, folder) if r.config.arm == name] for name in (arm, over)]
+    return _difference(paired(*scores))
 
 
 def draw(data: str, folder: Path = OUT) -> Figure:

@@ -462,13 +462,15 @@ def test_chunks_are_parts_that_are_compiled_once(monkeypatch: pytest.MonkeyPatch
 def test_what_has_changed_since_is_not_computed_again() -> None:
     def step(state: list[Tensor], inputs: list[Tensor]) -> None:
         product = inputs[0] @ inputs[0]
-        scaled, shifted = product * state[0], product + 1
+        scaled, shifted, doubled = product * state[0], product + 1, product * 2
+        doubled[0].fill_(5)
         begin_part()
         state[0].copy_(product)
         state[1].copy_(scaled)
         state[2].copy_(shifted)
+        state[3].copy_(doubled)
 
-    state, x = [torch.full((8, 8), 2.0), torch.zeros(8, 8), torch.zeros(8, 8)], torch.randn(8, 8)
+    state, x = [torch.full((8, 8), 2.0), *torch.zeros(3, 8, 8)], torch.randn(8, 8)
     graph = program.trace(lambda state, inputs: step(state, inputs), [t.clone() for t in state], [x])
     given: list[int] = []
 
@@ -476,5 +478,24 @@ def test_what_has_changed_since_is_not_computed_again() -> None:
         return lambda *args: given.append(len(args)) or part(*args)
 
     compiled_in_parts(graph, spy)(state, [x])
-    torch.testing.assert_close(state, [x @ x, 2 * x @ x, x @ x + 1])
-    assert given == [2, 5]  # three tensors to write to, the product, and what depends on the first of them
+    with_a_row = torch.cat([torch.full((1, 8), 5.0), (2 * x @ x)[1:]])
+    torch.testing.assert_close(state, [x @ x, 2 * x @ x, x @ x + 1, with_a_row])
+    assert given == [2, 7]  # four tensors to write to, the product, and two that are not what it gives any more
+
+
+def test_a_long_way_is_not_gone_again() -> None:
+    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
+        product = inputs[0] @ inputs[0]
+        far = product
+        for _ in range(2000):
+            far = far * 1.001
+        begin_part()
+        state[0].copy_(product)
+        state[1].copy_(far)
+
+    state, x = [*torch.zeros(2, 4, 4)], torch.randn(4, 4)
+    graph = program.trace(lambda state, inputs: step(state, inputs), [t.clone() for t in state], [x])
+    sizes: list[int] = []
+    compiled_in_parts(graph, lambda part: sizes.append(len(part.graph.nodes)) or part)(state, [x])
+    torch.testing.assert_close(state, [x @ x, x @ x * 1.001**2000], rtol=1e-3, atol=1e-3)
+    assert sizes[0] > 2000 > 10 > sizes[1]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import FunctionSchema, Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -23,8 +23,8 @@ from torch.fx.passes.split_module import split_module
 #: How many parts begin after a node, in its ``meta``.
 _LATER = "gradreg_later_parts"
 #: A value is computed again if what must be kept for that, beyond what is kept anyway, is smaller by this factor,
-#: and what has to be read for it no more than this many times as large.
-_SMALLER, _READ = 8, 2.5
+#: what has to be read for it is no more than this many times as large, and no more than this many operations away.
+_SMALLER, _READ, _FAR = 8, 2.5, 50
 
 
 def begin_part(_: object = None) -> None:
@@ -112,7 +112,7 @@ def _compute_again(graph: GraphModule, part: int) -> None:
             continue
         chain, ends = _way_back(node, given)
         more = {end for end in ends - given if end.op == "call_function"}  # inputs are there for all parts
-        if ends & given and not any(map(_changes, ends)) and _is_cheap(node, more, ends & given):
+        if ends & given and not any(map(_changes, (*chain, *ends))) and _is_cheap(node, more, ends & given):
             _repeat(chain, node, users, part)
             given |= more
         else:
@@ -125,9 +125,16 @@ def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
 
 
 def _changes(node: Node) -> bool:
-    """Whether it is written to, so that it may not be what it was any more."""
-    writers = (user for user in node.users if isinstance(user.target, OpOverload) and user.target._schema.is_mutable)
-    return any(writer.args[0] is node for writer in writers)
+    """Whether it, or a view of it, is written to, so that it may not be what it was any more."""
+    for user in node.users:
+        schema = getattr(user.target, "_schema", None)
+        if schema is not None and (user.args[0] is node if schema.is_mutable else _is_view(schema) and _changes(user)):
+            return True
+    return False
+
+
+def _is_view(schema: FunctionSchema) -> bool:
+    return any(value.alias_info is not None for value in schema.returns)
 
 
 def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:
@@ -135,15 +142,15 @@ def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:
     chain: list[Node] = []
     ends: set[Node] = set()
 
-    def visit(one: Node) -> None:
-        if one in given or not _is_elementwise(one):
+    def visit(one: Node, distance: int) -> None:
+        if one in given or distance > _FAR or not _is_elementwise(one):
             ends.add(one)
         elif one not in chain:
             for other in one.all_input_nodes:
-                visit(other)
+                visit(other, distance + 1)
             chain.append(one)
 
-    visit(node)
+    visit(node, 0)
     return chain, ends
 
 
@@ -183,5 +190,5 @@ def _is_elementwise(node: Node) -> bool:
 
 
 def _bytes(nodes: Iterable[Node]) -> int:
-    values = (node.meta["val"] for node in nodes)
+    values = (node.meta.get("val") for node in nodes)
     return sum(math.prod(value.shape) * value.element_size() for value in values if isinstance(value, Tensor))

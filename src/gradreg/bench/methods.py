@@ -26,6 +26,7 @@ PENALTIES: dict[str, Penalty] = {
     "double_back": DoubleBack(weight=WEIGHT),
     "frob_reg": FrobReg(weight=WEIGHT),
     "frob_reg in chunks of 2": FrobReg(weight=WEIGHT, chunk_size=2),
+    "frob_reg row by row": FrobReg(weight=WEIGHT, chunk_size=1),
     "jac_reg": JacReg(weight=WEIGHT),
     "spect_reg on half the batch": SpectReg(weight=WEIGHT, fraction=0.5),
     "spect_reg every second step": SpectReg(weight=WEIGHT, schedule=Schedule(every=2)),
