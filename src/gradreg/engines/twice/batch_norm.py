@@ -49,43 +49,50 @@ class Normalised(Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        dx, dgain = NormalisedBackward.apply(dy, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return dx, dgain, None, None
+        dx, along, _ = NormalisedBackward.apply(dy, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return dx, along * _count(dy), None, None
 
 
 class NormalisedBackward(Function):
     r"""The first derivative, :math:`dx = \tfrac{\gamma}{\sigma} P dy` with the projection
-    :math:`P v = v - \overline{v} - \hat x\, \overline{v \hat x}`, and :math:`d\gamma = \sum dy\, \hat x`.
+    :math:`P v = v - \overline{v} - \hat x\, \overline{v \hat x}`; beside it :math:`\overline{dy\, \hat x}`, from which
+    :math:`d\gamma` is, and :math:`\overline{dy}`.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(dy: Tensor, x: Tensor, gain: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(dy: Tensor, x: Tensor, gain: Tensor, mean: Tensor, scale: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         dy_, x_hat = wide(dy), (wide(x) - mean) * scale
-        along = _mean(dy_ * x_hat)
-        dx = (dy_ - _mean(dy_) - x_hat * along) * (scale * gain)
-        return dx.to(x.dtype), along * (x.numel() // x.shape[1])
+        along, dy_mean = _mean(dy_ * x_hat), _mean(dy_)
+        dx = (dy_ - dy_mean - x_hat * along) * (scale * gain)
+        return dx.to(x.dtype), along, dy_mean
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:  # noqa: ARG004
-        ctx.save_for_backward(*inputs)
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[2])
+        ctx.save_for_backward(*inputs, *output[1:])
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor, vgain: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, v: Tensor, v_of_along: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         r"""With the symmetric P and :math:`a = \overline{v\, P dy}`:
 
         :math:`\partial x = -\gamma \sigma^{-2} (a \hat x + \overline{dy\, \hat x}\, P v + \overline{v \hat x}\, P dy)`.
         """
-        dy, x, gain, mean, scale = ctx.saved_tensors
+        dy, x, gain, mean, scale, dy_along, dy_mean = ctx.saved_tensors
         v_, dy_, x_hat = wide(v), wide(dy), (wide(x) - mean) * scale
-        v_along, dy_along = _mean(v_ * x_hat), _mean(dy_ * x_hat)
-        v_mean, dy_mean = _mean(v_), _mean(dy_)
+        v_along, v_mean = _mean(v_ * x_hat), _mean(v_)
         pv, pdy = v_ - v_mean - x_hat * v_along, dy_ - dy_mean - x_hat * dy_along
         a = _mean(v_ * dy_) - v_mean * dy_mean - v_along * dy_along
-        ddy = gain * scale * pv + vgain * x_hat
-        dx = -(gain * scale * scale) * (a * x_hat + dy_along * pv + v_along * pdy) + vgain * scale * pdy
-        return ddy.to(dy.dtype), dx.to(x.dtype), scale * a * (x.numel() // x.shape[1]), None, None
+        more = v_of_along / _count(x)
+        ddy = gain * scale * pv + more * x_hat
+        dx = -(gain * scale * scale) * (a * x_hat + dy_along * pv + v_along * pdy) + more * scale * pdy
+        return ddy.to(dy.dtype), dx.to(x.dtype), scale * a * _count(x), None, None
+
+
+def _count(x: Tensor) -> int:
+    """Numbers of one channel."""
+    return x.numel() // x.shape[1]
 
 
 def _mean(t: Tensor) -> Tensor:
