@@ -19,7 +19,7 @@ from gradreg.draws import Draws
 from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, compiled, program
 from gradreg.engines.compiled import _start
 from gradreg.engines.twice import FastTwice
-from gradreg.parts import begin_part, compiled_in_parts
+from gradreg.parts import compiled_in_parts
 
 
 def terms_and_gradients(model: nn.Module, x, y, loss, *penalties: gr.Penalty, engine, seed: int = 0, **options):
@@ -397,105 +397,3 @@ def test_all_results_of_a_step_survive_torch_compile(dtype: torch.dtype) -> None
         compiled_in_parts(run.graph, compiler)(found, run.inputs)
     torch.testing.assert_close(found, expected)
     assert all(bool(tensor.any()) for tensor in expected[: len(prepared.outputs)])
-
-
-def test_the_last_pass_is_a_part_of_its_own_and_gets_what_is_kept_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the layers of a GPU: of each layer its output, and the second derivative of its batch norm; and, since all others
-    can be computed from two values that are kept, the end of every second block."""
-    monkeypatch.setattr(compiled, "FastTwice", partial(FastTwice, everywhere=True))
-    model = gr.models.resnet(widths=(8,), blocks_per_level=2)
-    x, y = torch.randn(4, 3, 8, 8), torch.randint(10, (4,))
-    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
-    with torch.autocast("cpu", torch.bfloat16):
-        objective(model, x, y)
-    run = next(iter(objective._prepared.values())).program
-    got: list[tuple[Tensor, ...]] = []
-
-    def spy(part: nn.Module):
-        return lambda *args: got.append(args) or part(*args)
-
-    found, expected = ([t.clone() for t in run.state] for _ in range(2))
-    with torch.no_grad():
-        run.graph(expected, run.inputs)
-        compiled_in_parts(run.graph, spy)(found, run.inputs)
-    torch.testing.assert_close(found, expected)
-    *_, last = got
-    given = {t.data_ptr() for t in (*found, *run.inputs)}
-    kept = {t.data_ptr(): t for t in last if t.data_ptr() not in given and t.numel() == 4 * 8 * 8 * 8}.values()
-    num_layers = sum(isinstance(module, nn.Conv2d) for module in model.modules())
-    assert {t.dtype for t in kept} == {torch.bfloat16}
-    assert len(got) == 3
-    assert len(kept) == 2 * num_layers + 1
-
-
-def test_a_plain_step_is_one_part() -> None:
-    model, x, y = toy()
-    objective = gr.Objective(F.cross_entropy, engine="compiled")
-    objective(model, x, y)
-    run = next(iter(objective._prepared.values())).program
-    assert compiled_in_parts(run.graph, lambda graph: graph) is run.graph
-
-
-def test_chunks_are_parts_that_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "FastTwice", partial(FastTwice, everywhere=True))
-    model = gr.models.resnet(widths=(4,), blocks_per_level=1).double()
-    x, y = torch.randn(4, 3, 8, 8).double(), torch.randint(10, (4,))
-    objective = gr.Objective(F.cross_entropy, gr.FrobReg(weight=0.1, chunk_size=1), engine="compiled")
-    objective(model, x, y)
-    run = next(iter(objective._prepared.values())).program
-    made: list[nn.Module] = []
-    called: list[nn.Module] = []
-
-    def compiler(part: nn.Module):
-        made.append(part)
-        return lambda *args: called.append(part) or part(*args)
-
-    found, expected = ([t.clone() for t in run.state] for _ in range(2))
-    with torch.no_grad():
-        run.graph(expected, run.inputs)
-        compiled_in_parts(run.graph, compiler)(found, run.inputs)
-    torch.testing.assert_close(found, expected)
-    assert len(called) == 2 * 10 + 3  # every chunk twice, the model's two passes, and what is before the first chunk
-    assert len(made) == 8
-
-
-def test_what_has_changed_since_is_not_computed_again() -> None:
-    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
-        product = inputs[0] @ inputs[0]
-        scaled, shifted, doubled = product * state[0], product + 1, product * 2
-        doubled[0].fill_(5)
-        begin_part()
-        state[0].copy_(product)
-        state[1].copy_(scaled)
-        state[2].copy_(shifted)
-        state[3].copy_(doubled)
-
-    state, x = [torch.full((8, 8), 2.0), *torch.zeros(3, 8, 8)], torch.randn(8, 8)
-    graph = program.trace(lambda state, inputs: step(state, inputs), [t.clone() for t in state], [x])
-    given: list[int] = []
-
-    def spy(part: nn.Module):
-        return lambda *args: given.append(len(args)) or part(*args)
-
-    compiled_in_parts(graph, spy)(state, [x])
-    with_a_row = torch.cat([torch.full((1, 8), 5.0), (2 * x @ x)[1:]])
-    torch.testing.assert_close(state, [x @ x, 2 * x @ x, x @ x + 1, with_a_row])
-    assert given == [2, 7]  # four tensors to write to, the product, and two that are not what it gives any more
-
-
-def test_a_long_way_is_not_gone_again() -> None:
-    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
-        product = inputs[0] @ inputs[0]
-        far = product
-        for _ in range(2000):
-            far = far * 1.001
-        begin_part()
-        state[0].copy_(product)
-        state[1].copy_(far)
-
-    state, x = [*torch.zeros(2, 4, 4)], torch.randn(4, 4)
-    graph = program.trace(lambda state, inputs: step(state, inputs), [t.clone() for t in state], [x])
-    sizes: list[int] = []
-    compiled_in_parts(graph, lambda part: sizes.append(len(part.graph.nodes)) or part)(state, [x])
-    torch.testing.assert_close(state, [x @ x, x @ x * 1.001**2000], rtol=1e-3, atol=1e-3)
-    assert sizes[0] > 2000 > 10 > sizes[1]

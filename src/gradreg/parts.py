@@ -8,7 +8,6 @@ Between parts a value is either kept as it was traced, or computed again from wh
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -20,8 +19,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 
-#: How many parts begin after a node, in its ``meta``.
-_LATER = "gradreg_later_parts"
+#: How many parts begin after a node, and which it belongs to, in its ``meta``.
+_LATER, _PART = "gradreg_later_parts", "gradreg_part"
 #: A value is computed again if what must be kept for that, beyond what is kept anyway, is smaller by this factor,
 #: what has to be read for it is no more than this many times as large, and no more than this many operations away.
 _SMALLER, _READ, _FAR = 8, 2.5, 50
@@ -42,7 +41,10 @@ def begin_part_at_gradient(tensor: Tensor) -> None:
 
 
 def compiled_in_parts(graph: GraphModule, compiler: Callable[[nn.Module], Any]) -> Callable[..., Any]:
-    """The graph with each of its parts compiled."""
+    """The graph with each of its parts compiled, equal ones once.
+
+    A part holds what it is given until it ends.
+    """
     number = max(node.meta.get(_LATER, 0) for node in graph.graph.nodes)
     if number == 0:
         return compiler(graph)  # type: ignore[no-any-return]
@@ -54,20 +56,16 @@ def compiled_in_parts(graph: GraphModule, compiler: Callable[[nn.Module], Any]) 
     whole = split_module(graph, graph, lambda node: node.meta[_PART])
     compiled: dict[Any, Any] = {}
     for name, module in list(whole.named_children()):
-        assert isinstance(module, GraphModule)
-        same = _operations(module)
-        if same not in compiled:
-            compiled[same] = compiler(module)
+        operations = _operations(module)
+        if operations not in compiled:
+            compiled[operations] = compiler(module)
         delattr(whole, name)  # what is compiled need not be a module
-        setattr(whole, name, compiled[same])
+        setattr(whole, name, compiled[operations])
 
     def run(state: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         whole(*state, *inputs)
 
     return run
-
-
-_PART = "gradreg_part"
 
 
 def _copy_of(graph: GraphModule) -> GraphModule:
@@ -77,22 +75,16 @@ def _copy_of(graph: GraphModule) -> GraphModule:
     return GraphModule(graph, nodes)
 
 
-def _operations(module: GraphModule) -> tuple[Any, ...]:
+def _operations(module: Any) -> tuple[Any, ...]:
     """All that its results depend on but for the values it is given: the same for the chunks of a penalty, ends apart."""
     places = {node: place for place, node in enumerate(module.graph.nodes)}
 
     def line(node: Node) -> tuple[Any, ...]:
         given = map_arg((node.args, node.kwargs), lambda other: f"%{places[other]}")
-        return node.op, _function(module, node), str(given), _layout(node.meta.get("val"))
+        what = None if node.op == "placeholder" else node.target  # a function, or the name of a constant
+        return node.op, what, str(given), _layout(node.meta.get("val"))
 
     return tuple(map(line, module.graph.nodes))
-
-
-def _function(module: GraphModule, node: Node) -> object:
-    """What it calls, or which constant it is."""
-    if node.op == "get_attr":
-        return id(operator.attrgetter(str(node.target))(module))
-    return node.target if node.op == "call_function" else None
 
 
 def _layout(value: object) -> object:
@@ -126,11 +118,14 @@ def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
 
 def _changes(node: Node) -> bool:
     """Whether it, or a view of it, is written to, so that it may not be what it was any more."""
-    for user in node.users:
-        schema = getattr(user.target, "_schema", None)
-        if schema is not None and (user.args[0] is node if schema.is_mutable else _is_view(schema) and _changes(user)):
-            return True
-    return False
+    calls = ((user, user.target._schema) for user in node.users if isinstance(user.target, OpOverload))
+    return any(_writes(user, schema, node) or (_is_view(schema) and _changes(user)) for user, schema in calls)
+
+
+def _writes(user: Node, schema: FunctionSchema, node: Node) -> bool:
+    pairs = zip(schema.arguments, user.args, strict=False)
+    written = [given for one, given in pairs if one.alias_info is not None and one.alias_info.is_write]
+    return any(given is node or (isinstance(given, list | tuple) and node in given) for given in written)
 
 
 def _is_view(schema: FunctionSchema) -> bool:

@@ -83,16 +83,20 @@ def _fastest_kernels() -> Iterator[None]:
 def _prepared(method: str, penalty: str, case: Case, device: torch.device) -> tuple[Run, float, float]:
     """A step that has run, its memory, and the seconds to its first."""
     started = time.perf_counter()
-    _first_run(method, penalty, case, device)
-    seconds = time.perf_counter() - started
-    gc.collect()  # the memory is that of the next one: libraries allocate for themselves what they need for the first
-    before = _allocated(device)
     run = _first_run(method, penalty, case, device)
-    if device.type == "cuda" and "compiled" not in method:
-        torch.cuda.reset_peak_memory_stats()
+    seconds = time.perf_counter() - started
+    return run, _memory(method, penalty, case, device) if device.type == "cuda" else 0.0, seconds
+
+
+def _memory(method: str, penalty: str, case: Case, device: torch.device) -> float:
+    """Of another one like it: the first of a process was seen to be charged with memory that no later one needs."""
+    gc.collect()
+    before = torch.cuda.memory_allocated(device)
+    run = _first_run(method, penalty, case, device)
+    if "compiled" not in method:  # its peak is that of the capture
+        torch.cuda.reset_peak_memory_stats(device)
         run()
-    peak = torch.cuda.max_memory_allocated() if device.type == "cuda" else 0  # of the capture, where there was one
-    return run, (peak - before) / 2**20, seconds
+    return (torch.cuda.max_memory_allocated(device) - before) / 2**20
 
 
 def _first_run(method: str, penalty: str, case: Case, device: torch.device) -> Run:
@@ -176,7 +180,3 @@ def _milliseconds(run: Run, num_steps: int, device: torch.device) -> float:
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _allocated(device: torch.device) -> int:
-    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0

@@ -52,8 +52,9 @@ def _first_line(error: Exception) -> str:
 class Program:
     """A step that is traced once and then run again and again on the same tensors.
 
-    On a GPU it is compiled by ``torch.compile`` and captured in a CUDA graph; on the CPU the traced operations are run one
-    after the other, without the cost of differentiation and vectorisation, and without waiting for a compiler.
+    On a GPU it is compiled by ``torch.compile``, part by part, and captured in a CUDA graph; on the CPU the traced
+    operations are run one after the other, without the cost of differentiation and vectorisation, and without waiting for
+    a compiler.
 
     Args:
         step: what to do. Its control flow may depend on shapes, not on values.

@@ -49,7 +49,7 @@ def transform(model: Model, inputs: Inputs, wrt: str, how: Pass) -> tuple[Tensor
 
     zeros = [torch.zeros_like(point) for point in points]
     logits, pull, buffers = torch.func.vjp(function, *zeros, has_aux=True)  # type: ignore[misc]
-    begin_part()
+    begin_part()  # that of the penalties
     for name, buffer in buffers.items():
         owner, _, last = name.rpartition(".")
         setattr(model.get_submodule(owner), last, buffer)  # type: ignore[attr-defined]
