@@ -6,6 +6,7 @@ Each part writes one CSV file to ``--out`` when it is done.
 from __future__ import annotations
 
 import argparse
+import itertools
 from pathlib import Path
 
 import torch
@@ -45,9 +46,14 @@ PARTS = {
         ("compiled finite_difference", "spect_reg"),
         ("compiled forward by difference", "spect_reg"),
     ],
+    "resnet_by_batch_size": [("plain compiled", ""), ("textbook", "spect_reg"), ("compiled", "spect_reg")],
+    "lenet_by_classes": [("plain compiled", ""), *(("compiled", name) for name in ("spect_reg", "frob_reg", "jac_reg"))],
 }
-MODELS = {"resnet_frob": "resnet"}
-PRECISION = {"lenet": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}
+MODELS = {"resnet_frob": "resnet", "resnet_by_batch_size": "resnet", "lenet_by_classes": "lenet"}
+#: Batch sizes and numbers of classes of a part, where they are not the model's own.
+BATCH_SIZES = {"resnet_by_batch_size": [32, 128, 512]}
+CLASSES = {"lenet_by_classes": [2, 10, 50]}
+PRECISION = {"lenet": "tf32", "lenet_by_classes": "tf32", "lenet_fleet": "tf32", "lenet_fleet_bf16": "bf16"}
 #: Model, sizes and penalties of each fleet.
 FLEETS = {
     "lenet_fleet": ("lenet", [16, 64, 256], ["", "spect_reg"]),
@@ -62,8 +68,11 @@ def run(part: str, device: str) -> list[Row]:
         if part in FLEETS:
             model, sizes, penalties = FLEETS[part]
             return fleets(model, sizes, penalties, device, precision, steps=20)
-        case = case_of(MODELS.get(part, part), batch_size=None, num_classes=None, precision=precision)
-        return bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
+        model, rows = MODELS.get(part, part), []
+        for size, classes in itertools.product(BATCH_SIZES.get(part, [None]), CLASSES.get(part, [None])):
+            case = case_of(model, batch_size=size, num_classes=classes, precision=precision)
+            rows += bench_case(case, PARTS[part], device, say=lambda text: print(text, flush=True))
+        return rows
 
 
 def main() -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from test_objective import ALL, SETTINGS, batch, network, seeded
+from test_snapshot import Stopped, stopping
 from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.bench.timing import noise
 from gradreg.data import Dataset
 from gradreg.draws import Draws
-from gradreg.training import Fleet, RunConfig, run
+from gradreg.training import Fleet, RunConfig, run, snapshot
 from gradreg.training.lanes import Lanes
 from gradreg.training.run import matmul_precision
+from gradreg.training.session import Session
 
 pytestmark = [
     pytest.mark.gpu,
@@ -275,6 +278,26 @@ def test_lanes_of_the_resnet_in_half_precision(penalty: gr.Penalty) -> None:
     for trained in Lanes([replace(one, seed=seed) for seed in range(3)], data, device="cuda", num_lanes=2).train():
         assert set(trained.record.gradient_norms) == {"train", "test", "between"}
         assert len(set(trained.record.curve["train_loss"])) == 2
+
+
+@COMPILER_MAY_WARN
+def test_lanes_go_on_from_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in a captured step, whether they come first in their lane or later."""
+    monkeypatch.setattr(snapshot, "KEEP_EVERY", 0.0)
+    data = noise((1, 12, 12))
+    one = replace(short_run(data, "lenet", gr.SpectReg(weight=0.03)), num_steps=8, num_evaluations=4)
+    configs = [replace(one, seed=seed) for seed in range(3)]
+    expected = list(Lanes(configs, data, device="cuda", num_lanes=1).train())
+    for config in configs[::2]:
+        with monkeypatch.context() as patch:
+            patch.setattr(Session, "_add_point", stopping(Session._add_point, 4))
+            with pytest.raises(Stopped):
+                list(Lanes([config], data, device="cuda", snapshots=tmp_path).train())
+    found = list(Lanes(configs, data, device="cuda", num_lanes=1, snapshots=tmp_path).train())
+    assert [trained.record.provenance.get("resumed_at") for trained in found] == [[2], None, [2]]
+    for trained, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(trained.model.state_dict(), other.model.state_dict(), rtol=1e-4, atol=1e-5)
+        assert trained.record.curve["step"] == other.record.curve["step"]
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bf16"])

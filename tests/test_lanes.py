@@ -131,7 +131,7 @@ def test_what_lanes_gave_before_they_failed_is_not_run_again(monkeypatch: pytest
     monkeypatch.setattr(module, "_pays", lambda *_: False)
     monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: len(configs) > 1)
 
-    def failing(configs, dataset, device):
+    def failing(configs, dataset, device, snapshots):
         yield run(configs[0], dataset).record
         raise torch.OutOfMemoryError
 

@@ -10,10 +10,12 @@ import signal
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from gradreg.data import Dataset
 from gradreg.study.records import Store
 from gradreg.training import RunConfig, RunRecord
+from gradreg.training.snapshot import snapshot_path
 from gradreg.training.together import in_fleets, in_lanes, train_together
 
 #: Told of each record as it is there, new or found.
@@ -47,6 +49,7 @@ class Executor:
         missing = list({config.key: config for config in wanted if config.key not in found}.values())
         for record in self._run_all(missing):
             self.store.save(record)
+            snapshot_path(self.store.folder, record.config).unlink(missing_ok=True)
             self._tell([record])
             found[record.config.key] = record
         return [replace(found[config.key], config=config) for config in wanted]  # under the label it is asked for
@@ -65,13 +68,13 @@ class Executor:
             here, fleets = groups, []
         yield from self._with_workers(fleets)
         for group in here:
-            yield from train_together(group, self.dataset, self.device)
+            yield from train_together(group, self.dataset, self.device, self.store.folder)
 
     def _with_workers(self, fleets: list[list[RunConfig]]) -> Iterator[RunRecord]:
         if not fleets:
             return
         if not self._workers:
-            self._workers.append(_Workers(self.num_workers, self.dataset, self.device))
+            self._workers.append(_Workers(self.num_workers, self.dataset, self.device, self.store.folder))
         try:
             for records in self._workers[0].train(fleets):
                 yield from records
@@ -83,10 +86,10 @@ class Executor:
 class _Workers:
     """Processes that stay for the next call: to start one takes seconds."""
 
-    def __init__(self, number: int, dataset: Dataset, device: str) -> None:
+    def __init__(self, number: int, dataset: Dataset, device: str, snapshots: Path) -> None:
         self._others = set(multiprocessing.active_children())
         spawn = multiprocessing.get_context("spawn")  # a forked child cannot use CUDA or OpenMP threads of its parent
-        self._pool = ProcessPoolExecutor(number, spawn, _Worker.start, (dataset, device))
+        self._pool = ProcessPoolExecutor(number, spawn, _Worker.start, (dataset, device, snapshots))
 
     def train(self, fleets: list[list[RunConfig]]) -> Iterator[list[RunRecord]]:
         for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets]):
@@ -103,16 +106,17 @@ class _Worker:
 
     dataset: Dataset
     device: str
+    snapshots: Path
 
     @classmethod
-    def start(cls, dataset: Dataset, device: str) -> None:
+    def start(cls, dataset: Dataset, device: str, snapshots: Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
         _keep_freed_memory()
-        cls.dataset, cls.device = dataset, device
+        cls.dataset, cls.device, cls.snapshots = dataset, device, snapshots
 
     @classmethod
     def work(cls, fleet: list[RunConfig]) -> list[RunRecord]:
-        return list(train_together(fleet, cls.dataset, cls.device))
+        return list(train_together(fleet, cls.dataset, cls.device, cls.snapshots))
 
 
 def _keep_freed_memory() -> None:

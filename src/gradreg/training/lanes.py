@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -23,6 +24,7 @@ from gradreg.training.resident import RunData, prepare
 from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
 from gradreg.training.schedule import evaluation_steps
 from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
+from gradreg.training.snapshot import Snapshot
 
 #: How many runs share a GPU. A third still gains something on an H200 with the CIFAR ResNet.
 NUM_LANES = 3
@@ -42,10 +44,17 @@ class Lanes:
         dataset: what they are trained on.
         device: where.
         num_lanes: how many at a time.
+        snapshots: a folder to keep runs in on their way; those that were stopped go on from there.
     """
 
     def __init__(
-        self, configs: Sequence[RunConfig], dataset: Dataset, *, device: str = "cuda", num_lanes: int = NUM_LANES
+        self,
+        configs: Sequence[RunConfig],
+        dataset: Dataset,
+        *,
+        device: str = "cuda",
+        num_lanes: int = NUM_LANES,
+        snapshots: Path | None = None,
     ) -> None:
         if len({replace(shape_of(config), dropout=config.dropout) for config in configs}) != 1:
             raise ValueError(
@@ -53,14 +62,14 @@ class Lanes:
                 "seed, train_size, learning_rate and penalties' weights alone."
             )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
-        self.num_lanes = min(num_lanes, len(self.configs))
+        self.num_lanes, self.snapshots = min(num_lanes, len(self.configs)), snapshots
 
     def train(self) -> Iterator[Trained]:
         """The runs, in the order in which they end."""
         first, waiting = self.configs[0], iter(self.configs)
         with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
             lanes = [Lane(first, self.dataset, self.device) for _ in range(self.num_lanes)]
-            running = [lane.train(config) for lane, config in zip(lanes, waiting, strict=False)]
+            running = [lane.train(config, self.snapshots) for lane, config in zip(lanes, waiting, strict=False)]
             while running:
                 for place, (lane, steps) in enumerate(zip(lanes, running, strict=True)):
                     with lane.on_its_stream():
@@ -70,7 +79,7 @@ class Lanes:
                     yield trained
                     config = next(waiting, None)
                     if config is not None:
-                        running[place] = lane.train(config)
+                        running[place] = lane.train(config, self.snapshots)
                         continue
                     del lanes[place], running[place]
                     break
@@ -93,16 +102,19 @@ class Lane:
             self.objective.engine = compiled(self.objective.engine)
             self.step = Step(self.objective, self.model, self.optimizer)
 
-    def train(self, config: RunConfig) -> Iterator[Trained | None]:
-        """Train this run from its start: None after each step, and at the end what it gave."""
-        started = time.perf_counter()
+    def train(self, config: RunConfig, snapshots: Path | None = None) -> Iterator[Trained | None]:
+        """Train this run: None after each step, and at the end what it gave."""
         self.config, self.objective.penalties, self.evaluate_at = config, config.penalties, evaluation_steps(config)
         self._reset()
         self.data = prepare(self.dataset, config, self.device, beside=self.data)
         session = Session(config, self.dataset.task, self.data, self.model, self)
-        for _ in session.steps():
+        snapshot = Snapshot(session, self.optimizer, snapshots)
+        snapshot.resume()
+        for step in session.steps():
+            if step in self.evaluate_at:
+                snapshot.keep()
             yield None
-        record = record_of(session, started)
+        record = record_of(session, snapshot.started)
         model = initial_model(config, self.dataset).to(self.device)
         model.load_state_dict(self.model.state_dict())
         if self.stream is not None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Generator, nn
@@ -19,6 +20,7 @@ from gradreg.training.provenance import provenance
 from gradreg.training.record import RunRecord
 from gradreg.training.resident import dtype_of, prepare
 from gradreg.training.session import EagerStep, Session
+from gradreg.training.snapshot import Snapshot
 
 #: Told after each evaluation: the number of steps done, and the curve so far.
 Progress = Callable[[int, dict[str, list[float]]], None]
@@ -32,22 +34,31 @@ class Trained:
     model: nn.Module
 
 
-def run(config: RunConfig, dataset: Dataset, *, device: str = "cpu", progress: Progress | None = None) -> Trained:
+def run(
+    config: RunConfig,
+    dataset: Dataset,
+    *,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    snapshots: Path | None = None,
+) -> Trained:
     """Train and evaluate as the config says.
 
     A function of its arguments: the same config gives the same record bit for bit on the same machine, and the global
-    random state is left alone.
+    random state is left alone. With a folder for snapshots, a run that was stopped goes on from the last of them.
     """
     where = torch.device(device)
-    started = time.perf_counter()
     with random_state_of(stream(config.seed, "dropout"), where), numerics(config.precision):
         model = initial_model(config, dataset).to(where)
         take_step = EagerStep(config, dataset.task, model)
         session = Session(config, dataset.task, prepare(dataset, config, where), model, take_step)
+        snapshot = Snapshot(session, take_step.optimizer, snapshots)
+        snapshot.resume()
         for step in session.train():
+            snapshot.keep()
             if progress is not None:
                 progress(step, session.curve)
-        return Trained(record_of(session, started), model)
+        return Trained(record_of(session, snapshot.started), model)
 
 
 def record_of(session: Session, started: float) -> RunRecord:
@@ -61,6 +72,8 @@ def record_of(session: Session, started: float) -> RunRecord:
         function=session.learned_function(),
         provenance=provenance(session.data.train.x.device) | {"train_s": round(trained - started, 3)},
     )
+    if session.resumed_at:
+        record.provenance["resumed_at"] = session.resumed_at
     record.provenance["evaluate_s"] = round(time.perf_counter() - trained, 3)
     return record
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -44,6 +45,8 @@ class Session:
     take_step: TakeStep
     curve: dict[str, list[float]] = field(default_factory=dict)
     diverged: bool = False
+    step: int = 0
+    resumed_at: list[int] = field(default_factory=list)
     _since_last: list[dict[str, Tensor]] = field(default_factory=list)
 
     def train(self) -> Iterator[int]:
@@ -56,7 +59,8 @@ class Session:
         y = targets(self.data, self.task)
         key, evaluate_at = key_of(self.config), evaluation_steps(self.config)
         self.model.train()
-        for step, rows in enumerate(batches(len(y), self.config, torch.tensor([key], device=y.device))):
+        of_each_step = batches(len(y), self.config, torch.tensor([key], device=y.device))
+        for step, rows in islice(enumerate(of_each_step), self.step, None):
             with self._evaluator.autocast():
                 draws = Draws(key).at("step", step)
                 terms = self.take_step(self._inputs(rows[0], draws), y[rows[0]], draws, step=step)
@@ -66,11 +70,12 @@ class Session:
             self._since_last.append(
                 {"train_loss": terms.loss.detach()} | {n: v.detach() for n, v in terms.penalties.items()}
             )
-            if step + 1 in evaluate_at:
-                self._add_point(step + 1)
+            self.step = step + 1
+            if self.step in evaluate_at:
+                self._add_point()
             if self.diverged:
                 return
-            yield step + 1
+            yield self.step
 
     def _inputs(self, rows: Tensor, draws: Draws) -> Tensor:
         x = self.data.train.inputs(rows)
@@ -118,14 +123,14 @@ class Session:
         found = self._evaluator.metrics(self._tensors, self._scales, part.x[rows], part.y[rows])
         return {name: value.item() for name, value in found.items()}
 
-    def _add_point(self, step: int) -> None:
+    def _add_point(self) -> None:
         names = {name for values in self._since_last for name in values}
         point = {n: torch.stack([values[n] for values in self._since_last if n in values]).mean().item() for n in names}
         self._since_last.clear()
         self.diverged = not all(map(math.isfinite, point.values()))
         if self.diverged:
             return
-        add_point(self.curve, {"step": step} | point | finite_only(self._metrics(self.data.evaluated, CURVE_POINTS)))
+        add_point(self.curve, {"step": self.step} | point | finite_only(self._metrics(self.data.evaluated, CURVE_POINTS)))
 
 
 def half_way(x: Tensor) -> Tensor:

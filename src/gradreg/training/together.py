@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import torch
 from torch.nn.modules.conv import _ConvNd
@@ -84,9 +85,11 @@ def _even(total: int, at_most: int) -> int:
     return math.ceil(total / math.ceil(total / at_most))
 
 
-def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
+def train_together(
+    configs: list[RunConfig], dataset: Dataset, device: str, snapshots: Path | None = None
+) -> Iterator[RunRecord]:
     """The records of these runs: of one fleet, or of halves of it where memory does not suffice; in lanes if the network
-    is large; one after the other where it cannot be traced.
+    is large; one after the other where it cannot be traced. All but fleets go on from their snapshots.
     """
     kind = torch.device(device).type
     small = len(configs) > 1 and _pays(configs[0], dataset, kind)
@@ -96,7 +99,7 @@ def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> I
             yield from (member.record for member in Fleet(configs, dataset, device=device).train())
             return
         if lanes_pay(configs, kind):
-            for record in _in_lanes(configs, dataset, device):
+            for record in _in_lanes(configs, dataset, device, snapshots):
                 done.add(record.config.key)
                 yield record
             return
@@ -108,14 +111,15 @@ def train_together(configs: list[RunConfig], dataset: Dataset, device: str) -> I
         size = 1
     left = [config for config in configs if config.key not in done]
     if len(configs) == 1:
-        yield from (run(config, dataset, device=device).record for config in left)
+        yield from (run(config, dataset, device=device, snapshots=snapshots).record for config in left)
         return
     for start in range(0, len(left), size):
-        yield from train_together(left[start : start + size], dataset, device)
+        yield from train_together(left[start : start + size], dataset, device, snapshots)
 
 
-def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
+def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str, snapshots: Path | None) -> Iterator[RunRecord]:
     """Rates of dropout are part of a captured step."""
     for rate in dict.fromkeys(config.dropout for config in configs):
         members = [config for config in configs if config.dropout == rate]
-        yield from (trained.record for trained in Lanes(members, dataset, device=device).train())
+        lanes = Lanes(members, dataset, device=device, snapshots=snapshots)
+        yield from (trained.record for trained in lanes.train())
