@@ -20,6 +20,10 @@ RESULTS, PAGE, PLOT = (
 THEMES = (
     "resnet_bf16",
     "resnet_frob",
+    "resnet_by_batch_size",
+    "resnet18_",
+    "lenet_tf32",
+    "lenet_by_classes",
     "transformer_",
     "lenet_fleet_tf32",
     "lenet_fleet_bf16",

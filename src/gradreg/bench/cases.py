@@ -65,7 +65,7 @@ CASES = {
         Case("mlp", lambda classes: mlp(64, classes, hidden=(128, 128)), (64,), 10, 50),
         Case("lenet", lambda classes: lenet(classes), (1, 28, 28), 10, 50),
         Case("resnet", lambda classes: resnet(classes), (3, 32, 32), 10, 128),
-        Case("resnet18", lambda classes: resnet18(classes), (3, 64, 64), 200, 128),
+        Case("resnet18", lambda classes: resnet18(classes), (3, 64, 64), 200, 64),
         Case("transformer", Transformer, (64, 128), 10, 64),
     )
 }

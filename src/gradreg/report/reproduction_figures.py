@@ -25,7 +25,8 @@ HEADINGS = {
 }
 #: What the paper says of each figure.
 CAPTIONS = {
-    "differences": "Ours minus the published number, with its 95 % confidence interval; blue: within two standard errors.",
+    "differences": "Ours minus the published number, with its 95 % confidence interval, each dataset on "
+    "a scale of its own; blue: within two standard errors.",
     "train_size": "Accuracy by the size of the training set; bars are 95 % confidence intervals of the mean. The paper: "
     "“DoubleBack performs best consistently for all sizes.”",
     "weight_norm": "Blue: accuracy in per cent; black: squared norm of the weights. The paper: “Increasing λ increases "
@@ -64,23 +65,30 @@ def _of(
 
 
 def differences(experiments: Sequence[Experiment], records: Mapping[str, Records]) -> Figure | None:
-    """Every accuracy cell that was run: the difference to the published mean."""
+    """Every accuracy cell that was run: the difference to the published mean, each dataset on a scale of its own."""
     judged = [(e, one) for e in experiments for one in judge(e, records.get(e.id, ())) if _in_per_cent(one)]
     if not judged:
         return None
-    figure = Figure(figsize=(8, 0.24 * len(judged) + 1), layout="constrained")
-    axes = figure.add_subplot()
+    names = list(dict.fromkeys(one.cell.config.data for _, one in judged))
+    groups = [[(e, one) for e, one in judged if one.cell.config.data == name] for name in names]
+    height = 0.24 * len(judged) + len(groups)
+    figure = Figure(figsize=(8, height), layout="constrained")
+    grid = figure.subplots(len(groups), squeeze=False, height_ratios=[len(group) + 1 for group in groups])
+    for axes, group in zip(grid[:, 0], groups, strict=True):
+        _differences_of(group, axes)
+    grid[-1, 0].set_xlabel("points of accuracy")
+    figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr,call-arg]
+    return figure
+
+
+def _differences_of(judged: Sequence[tuple[Experiment, Judged]], axes: Axes) -> None:
     for place, (_, one) in enumerate(judged):
         assert one.difference is not None
         colour = COLOURS[0] if one.verdict == "agrees" else COLOURS[1]
         axes.errorbar(one.difference, place, xerr=one.margin, fmt="o", color=colour, markersize=4, linewidth=1.4)
-    labels = [f"{e.id}  {one.cell.row}, {one.cell.column}" for e, one in judged]
-    axes.set_yticks(range(len(judged)), labels)
+    axes.set_yticks(range(len(judged)), [f"{e.id}  {one.cell.row}, {one.cell.column}" for e, one in judged])
+    axes.set_ylim(len(judged) - 0.5, -0.5)
     axes.axvline(0, color=FAINT, linewidth=1)
-    axes.invert_yaxis()
-    axes.set_xlabel("points of accuracy")
-    figure.get_layout_engine().set(w_pad=0.15)  # type: ignore[union-attr,call-arg]
-    return figure
 
 
 def _in_per_cent(one: Judged) -> bool:
