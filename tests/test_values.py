@@ -57,6 +57,15 @@ def test_jac_reg(name: str, chunk_size: int | None) -> None:
     assert_is_squared_gradient_of(problem(name), gr.JacReg(weight=1, chunk_size=chunk_size), softmax)
 
 
+@pytest.mark.parametrize("shape", [(4, 5), (4, 3, 2), (4, 2)])
+def test_jac_reg_needs_a_row_fewer_than_classes(shape: tuple[int, ...]) -> None:
+    """At each place of the output; but for the L1 norm, which is another one in another basis."""
+    probe = gr.Probe(logits=torch.randn(shape))
+    places = probe.num_outputs // shape[1]
+    assert len(gr.JacReg(weight=1).cotangents(probe)) == (shape[1] - 1) * places
+    assert len(gr.JacReg(weight=1, norm="l1").cotangents(probe)) == probe.num_outputs
+
+
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_one_hot(name: str) -> None:
     p = problem(name)
@@ -139,10 +148,10 @@ def test_weight_decay_is_that_of_sgd() -> None:
         (gr.TargetSlope(0.3, "steep"), lambda u: np.maximum(1, np.sqrt((u**2).sum((0, 2))) / 0.3) ** 2),
     ],
 )
-@pytest.mark.parametrize("penalty", [gr.DoubleBack, gr.FrobReg])
+@pytest.mark.parametrize("penalty", [gr.DoubleBack, gr.FrobReg, gr.JacReg])
 def test_norms(penalty, norm, expected) -> None:
     p = problem("mlp")
-    function = (lambda z: cross_entropy(z, p.y)) if penalty is gr.DoubleBack else (lambda z: z)
+    function = {gr.DoubleBack: lambda z: cross_entropy(z, p.y), gr.FrobReg: lambda z: z, gr.JacReg: softmax}[penalty]
     jacobian = summed_jacobian(lambda x: function(p.logits(x)), p.x)
     np.testing.assert_allclose(values_of(p, penalty(weight=1, norm=norm)), expected(jacobian), rtol=2e-6)
 

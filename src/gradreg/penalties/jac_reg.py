@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from gradreg.penalties.base import GradientPenalty
@@ -52,8 +53,10 @@ class JacReg(GradientPenalty):
     The paper's equation 1. As the probabilities become one-hot, :math:`J_{softmax}` and with it the penalty vanish,
     while :class:`FrobReg` and :class:`SpectReg` do not. Needs no labels.
 
-    Per-example sum over the rows; reduced by mean over the batch. As many backward passes as outputs, in one vectorised
-    pass or in chunks of ``chunk_size`` (memory of one chunk, computed twice).
+    Per-example sum over the rows; reduced by mean over the batch. One backward pass fewer than there are classes, in one
+    vectorised pass or in chunks of ``chunk_size`` (memory of one chunk, computed twice): probabilities sum to one, the rows
+    of their Jacobian to zero, and in an orthonormal basis whose first vector is constant the first row is zero. (The L1
+    norm depends on the basis, and takes all rows.)
     Takes the options of :class:`~gradreg.penalties.GradientPenalty`.
 
     >>> import gradreg as gr, torch, torch.nn.functional as F
@@ -67,5 +70,27 @@ class JacReg(GradientPenalty):
     rows_are_one_jacobian: ClassVar[bool] = True
 
     def cotangents(self, probe: Probe) -> Tensor:
-        p, e = probe.probabilities(), identity_rows(probe)
+        p = probe.probabilities()
+        e = identity_rows(probe) if self.norm == "l1" else contrast_rows(probe, p.dtype)
         return p * (e - (p * e).sum(probe.class_dim + 1, keepdim=True))
+
+
+def contrast_rows(probe: Probe, dtype: torch.dtype) -> Tensor:
+    """Orthonormal rows whose entries sum to zero over the classes, all that there are, ``[num, 1, *output]``."""
+    outputs, place = probe.output_shape, probe.class_dim - 1
+    eye = torch.eye(probe.num_outputs, dtype=dtype, device=probe.logits.device).reshape(*outputs, *outputs)
+    rows: Tensor = torch.tensordot(helmert(outputs[place], eye), eye, dims=([1], [place]))
+    return rows.reshape(-1, 1, *outputs)
+
+
+def helmert(size: int, like: Tensor) -> Tensor:
+    r"""An orthonormal basis of the vectors that sum to zero: row k is :math:`(1, \dots, 1, -k, 0, \dots, 0)`, normalised.
+
+    >>> helmert(3, torch.zeros(()))
+    tensor([[ 0.7071, -0.7071,  0.0000],
+            [ 0.4082,  0.4082, -0.8165]])
+    """
+    place = torch.arange(size, dtype=like.dtype, device=like.device)
+    k = place[1:].unsqueeze(1)
+    rows: Tensor = torch.where(place < k, 1.0, torch.where(place == k, -k, 0.0)) / (k * (k + 1)).sqrt()
+    return rows
