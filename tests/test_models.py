@@ -61,6 +61,15 @@ def test_shortcuts_have_no_parameters_and_pad_with_zeros() -> None:
     assert not y[:, 48:].any()
 
 
+def test_lenet_wide_is_lenet_with_four_times_the_filters_and_units() -> None:
+    wide, narrow = (models.build(name, (1, 28, 28), 10, dropout=0.3) for name in ("lenet_wide", "lenet"))
+    for mine, other in zip(wide.parameters(), narrow.parameters(), strict=True):
+        assert mine.shape[0] == (10 if other.shape[0] == 10 else 4 * other.shape[0])
+    assert [type(layer) for layer in wide] == [type(layer) for layer in narrow]
+    assert wide.regularize.p == 0.3
+    assert wide(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+
+
 def test_lenet_with_batch_norm_has_it_in_the_place_of_dropout() -> None:
     model = models.lenet(batch_norm=True)
     assert isinstance(model.regularize, nn.BatchNorm1d)

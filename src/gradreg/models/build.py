@@ -18,7 +18,9 @@ from gradreg.models.mlp import mlp
 from gradreg.models.resnet import resnet
 from gradreg.models.resnet18 import resnet18
 
-MODELS = ("lenet", "lenet_bn", "resnet", "resnet18", "mlp")
+MODELS = ("lenet", "lenet_bn", "lenet_wide", "resnet", "resnet18", "mlp")
+#: How much wider than LeNet the wide one is.
+WIDE = 4
 
 
 def build(
@@ -32,9 +34,10 @@ def build(
     """The model for inputs of this shape.
 
     Args:
-        name: ``lenet``, ``lenet_bn`` (batch norm in the place of dropout), ``resnet``, ``resnet18``, ``mlp``; or
-            ``package.module:function`` or ``file.py:function``, for a function that returns a module. It is given those of
-            ``input_shape``, ``num_outputs``, ``dropout`` and ``generator`` that it takes.
+        name: ``lenet``, ``lenet_bn`` (batch norm in the place of dropout), ``lenet_wide`` (four times the filters and
+            units), ``resnet``, ``resnet18``, ``mlp``; or ``package.module:function`` or ``file.py:function``, for a function
+            that returns a module. It is given those of ``input_shape``, ``num_outputs``, ``dropout`` and ``generator`` that
+            it takes.
         input_shape: ``(channels, height, width)`` or ``(features,)``.
         num_outputs: classes, or numbers to predict.
         dropout: rate of dropout; None for the model's default.
@@ -52,9 +55,16 @@ def build(
     if len(input_shape) != 3:
         raise ValueError(f"{name} takes images, and an example here has shape {input_shape}: use mlp.")
     channels, height, width = input_shape
-    if name in ("lenet", "lenet_bn"):
-        rate, size, normed = 0.5 if dropout is None else dropout, (height, width), name == "lenet_bn"
-        return lenet(num_outputs, channels, image_size=size, dropout=rate, batch_norm=normed, generator=generator)
+    if name.startswith("lenet"):
+        return lenet(
+            num_outputs,
+            channels,
+            image_size=(height, width),
+            dropout=0.5 if dropout is None else dropout,
+            batch_norm=name == "lenet_bn",
+            width=WIDE if name == "lenet_wide" else 1,
+            generator=generator,
+        )
     return (resnet if name == "resnet" else resnet18)(num_outputs, channels, generator=generator)
 
 

@@ -18,8 +18,8 @@ class RunConfig:
     Attributes:
         data: name or path of the dataset, as the user gave it.
         fingerprint: hash of its arrays.
-        model: ``lenet``, ``lenet_bn``, ``resnet``, ``resnet18``, ``mlp``, or one's own ``package.module:function`` or
-            ``file.py:function``.
+        model: ``lenet``, ``lenet_bn``, ``lenet_wide``, ``resnet``, ``resnet18``, ``mlp``, or one's own
+            ``package.module:function`` or ``file.py:function``.
         model_source: hash of the file that one's own model is written in.
         penalties: the gradreg penalties added to the loss; weight decay is one of them.
         arm: the column this run belongs to, for instance ``SpectReg``.

@@ -23,7 +23,9 @@ def shape_of(config: RunConfig) -> RunConfig:
     """What the members of a fleet must share: all but seed, arm, size of the subset, weights, learning and dropout rate."""
     penalties = tuple(replace(penalty, weight=1.0) for penalty in config.penalties)
     rate = config.dropout
-    if config.model in ("lenet", "mlp") and rate:  # one rate for all layers, and one architecture for all rates
+    if (
+        config.model in ("lenet", "lenet_wide", "mlp") and rate
+    ):  # one rate for all layers, and one architecture for all rates
         rate = 0.5
     size = min(config.train_size, config.batch_size)
     return replace(config, seed=0, arm="", train_size=size, learning_rate=0.0, penalties=penalties, dropout=rate)
