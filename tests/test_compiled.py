@@ -323,6 +323,38 @@ def test_an_optimizer_with_a_past_keeps_it() -> None:
     assert all(torch.equal(a, b) for a, b in zip(after, before, strict=True))
 
 
+def test_an_optimizer_keeps_its_past_beside_parameters_without_gradients_and_new_ones() -> None:
+    layers = [nn.Linear(3, 2) for _ in range(3)]
+    optimizer = torch.optim.Adam([p for layer in layers for p in layer.parameters()])
+    layers[0](torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+    layers[1](torch.randn(4, 3)).sum().backward()
+    old = [value.clone() for p in layers[0].parameters() for value in optimizer.state[p].values()]
+    weights = [p.detach().clone() for layer in layers for p in layer.parameters()]
+    _start(optimizer)
+    torch.testing.assert_close([value for p in layers[0].parameters() for value in optimizer.state[p].values()], old)
+    assert all(value.abs().sum() == 0 for p in layers[1].parameters() for value in optimizer.state[p].values())
+    assert not any(optimizer.state.get(p) for p in layers[2].parameters())
+    torch.testing.assert_close([p.detach() for layer in layers for p in layer.parameters()], weights)
+
+
+def test_a_model_with_random_numbers_of_its_own_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compared with the traced operations, it draws what they draw; and the random state stays where it was."""
+
+    def step(state: list[Tensor], inputs: list[Tensor]) -> None:
+        state[0].copy_(inputs[0] * torch.rand_like(inputs[0]))
+
+    state, inputs = [torch.zeros(3)], [torch.tensor([1.0, 2.0, 3.0])]
+    graph, options = program.trace(step, [state[0].clone()], inputs), []
+    monkeypatch.setattr(torch, "compile", lambda graph, **given: options.append(given["options"]) or graph)
+    before = torch.get_rng_state()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program.compiled_and_checked(graph, state, inputs, [[0]])
+    assert torch.equal(torch.get_rng_state(), before)
+    assert options[0]["fallback_random"]
+
+
 def test_a_program_does_under_autocast_what_was_traced() -> None:
     """What was traced outside autocast, as derivatives are, must not be cast when it runs inside."""
 

@@ -66,6 +66,16 @@ def test_jac_reg_needs_a_row_fewer_than_classes(shape: tuple[int, ...]) -> None:
     assert len(gr.JacReg(weight=1, norm="l1").cotangents(probe)) == probe.num_outputs
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("classes", [10, 1000])
+def test_jac_reg_in_half_precision(dtype: torch.dtype, classes: int) -> None:
+    """Of the logits by themselves, whose Jacobian is that of the softmax."""
+    logits = torch.randn(3, classes, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    half = logits.detach().to(dtype).requires_grad_()
+    expected = gr.functional.jac_reg(logits, logits)
+    torch.testing.assert_close(gr.functional.jac_reg(half, half), expected, rtol=0.03, atol=0)
+
+
 @pytest.mark.parametrize("name", CLASSIFICATION)
 def test_one_hot(name: str) -> None:
     p = problem(name)

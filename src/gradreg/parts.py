@@ -8,11 +8,12 @@ Between parts a value is either kept as it was traced, or computed again from wh
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch import FunctionSchema, Tensor, nn
+from torch import Tensor, nn
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
@@ -51,9 +52,11 @@ def compiled_in_parts(graph: GraphModule, compiler: Callable[[nn.Module], Any]) 
     graph = _copy_of(graph)
     for node in graph.graph.nodes:
         node.meta[_PART] = number - node.meta.get(_LATER, 0)
+    changed = _changed(graph.graph)
     for part in range(1, number + 1):
-        _compute_again(graph, part)
-    whole = split_module(graph, graph, lambda node: node.meta[_PART])
+        _compute_again(graph, part, changed)
+    # In the order of the trace: writes are no dependences that a split could see.
+    whole = split_module(graph, graph, lambda node: node.meta[_PART], keep_original_order=True)
     compiled: dict[Any, Any] = {}
     for name, module in list(whole.named_children()):
         operations = _operations(module)
@@ -91,7 +94,7 @@ def _layout(value: object) -> object:
     return (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, Tensor) else None
 
 
-def _compute_again(graph: GraphModule, part: int) -> None:
+def _compute_again(graph: GraphModule, part: int, changed: set[Node]) -> None:
     """Let a part compute again what is a few operations away from what it is given.
 
     The input of a convolution is one: a ReLU and a batch norm away from the convolution before, which is given for their
@@ -104,7 +107,7 @@ def _compute_again(graph: GraphModule, part: int) -> None:
             continue
         chain, ends = _way_back(node, given)
         more = {end for end in ends - given if end.op == "call_function"}  # inputs are there for all parts
-        if ends & given and not any(map(_changes, (*chain, *ends))) and _is_cheap(node, more, ends & given):
+        if ends & given and _is_cheap(node, more, ends & given) and changed.isdisjoint((*chain, *ends)):
             _repeat(chain, node, users, part)
             given |= more
         else:
@@ -116,25 +119,41 @@ def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
     return _SMALLER * _bytes(more) < size and _bytes(given) < _READ * size
 
 
-def _changes(node: Node) -> bool:
-    """Whether it, or a view of it, is written to, so that it may not be what it was any more."""
-    calls = ((user, user.target._schema) for user in node.users if isinstance(user.target, OpOverload))
-    return any(_writes(user, schema, node) or (_is_view(schema) and _changes(user)) for user, schema in calls)
+def _changed(graph: Graph) -> set[Node]:
+    """All that share memory with something that is written to, and so may not be what they were any more."""
+    memory: dict[Node, Node] = {}
+    written: set[Node] = set()
+    for node in graph.nodes:
+        shared, changed = _shared_and_changed(node)
+        memory[node] = memory[shared[0]] if shared else node
+        written.update(memory[one] for one in changed)
+    return {node for node, first in memory.items() if first in written}
 
 
-def _writes(user: Node, schema: FunctionSchema, node: Node) -> bool:
-    pairs = zip(schema.arguments, user.args, strict=False)
-    written = [given for one, given in pairs if one.alias_info is not None and one.alias_info.is_write]
-    return any(given is node or (isinstance(given, list | tuple) and node in given) for given in written)
+def _shared_and_changed(node: Node) -> tuple[list[Node], list[Node]]:
+    """Of the nodes that it is given: those whose memory it shares (as a view, or in place), and those that it writes to."""
+    target = node.target
+    if target is operator.getitem or target is torch.ops.aten._unsafe_view.default:  # views, though not declared as such
+        return node.all_input_nodes[:1], []
+    if not isinstance(target, OpOverload):
+        return [], []
+    schema = target._schema
+    given = dict(zip((one.name for one in schema.arguments), node.args, strict=False)) | node.kwargs
+    aliased = [(one.alias_info, _nodes(given.get(one.name))) for one in schema.arguments]
+    shared = [node for alias, nodes in aliased if alias is not None for node in nodes]
+    changed = [node for alias, nodes in aliased if alias is not None and alias.is_write for node in nodes]
+    return shared if any(value.alias_info is not None for value in schema.returns) else [], changed
 
 
-def _is_view(schema: FunctionSchema) -> bool:
-    return any(value.alias_info is not None for value in schema.returns)
+def _nodes(given: Any) -> list[Node]:
+    found: list[Node] = []
+    map_arg(given, found.append)
+    return found
 
 
 def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:
     """The element-wise operations that lead to a node, in order, and the values that they start from."""
-    chain: list[Node] = []
+    chain: dict[Node, None] = {}
     ends: set[Node] = set()
 
     def visit(one: Node, distance: int) -> None:
@@ -143,10 +162,10 @@ def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:
         elif one not in chain:
             for other in one.all_input_nodes:
                 visit(other, distance + 1)
-            chain.append(one)
+            chain[one] = None
 
     visit(node, 0)
-    return chain, ends
+    return list(chain), ends
 
 
 def _repeat(chain: Sequence[Node], node: Node, users: Sequence[Node], part: int) -> None:

@@ -199,19 +199,20 @@ def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], gra
 
 def _start(optimizer: torch.optim.Optimizer) -> None:
     """Make the state, where there is none, with a step: what is made during a capture would be made again in every step."""
-    if all(optimizer.state.get(p) for group in optimizer.param_groups for p in group["params"] if p.requires_grad):
+    trained = [(p, p.grad) for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
+    new = {id(p) for p, _ in trained if not optimizer.state.get(p)}
+    if not new:
         return
-    before = [(p, p.detach().clone()) for group in optimizer.param_groups for p in group["params"]]
-    gradients = [(p, p.grad) for p, _ in before]
-    for p, gradient in gradients:
-        p.grad = None if gradient is None else torch.zeros_like(gradient)
+    before = [(p, p.detach().clone()) for p, _ in trained]
+    for p, gradient in trained:
+        p.grad = torch.zeros_like(gradient) if id(p) in new else None  # the state of the others stays as it is
     optimizer.step()
     with torch.no_grad():
         for p, value in before:
             p.copy_(value)
-    for p, gradient in gradients:
+    for p, gradient in trained:
         p.grad = gradient
-        for entry in optimizer.state[p].values():
+        for entry in optimizer.state[p].values() if id(p) in new else ():
             if isinstance(entry, Tensor):
                 entry.zero_()
 

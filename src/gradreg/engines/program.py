@@ -131,7 +131,7 @@ def compiled_and_checked(
     """
     expected = _after(graph, state, inputs, judged)
     # Padded strides were behind several of those errors, https://github.com/pytorch/pytorch/issues/194281 for one.
-    options = {"comprehensive_padding": False}
+    options = {"comprehensive_padding": False, "fallback_random": _draws(graph)}
     compiled = compiled_in_parts(graph, partial(torch.compile, fullgraph=True, dynamic=False, options=options))
     _after(compiled, state, inputs, judged)  # compile, and choose kernels
     found = _after(compiled, state, inputs, judged)
@@ -170,6 +170,12 @@ def _in_half_precision(graph: GraphModule) -> bool:
     return torch.bfloat16 in arguments or torch.float16 in arguments
 
 
+def _draws(graph: GraphModule) -> bool:
+    """Whether a model has random operations of its own, which are then to draw what they draw without a compiler."""
+    tags = (tag for node in graph.graph.nodes for tag in getattr(node.target, "tags", ()))
+    return torch.Tag.nondeterministic_seeded in tags
+
+
 def _bound(expected: Sequence[Tensor], half: bool) -> float:
     """What rounding may do; in half precision much, since a compiled graph rounds in other places."""
     if half:
@@ -182,7 +188,8 @@ def _after(run: Callable[..., Any], state: Sequence[Tensor], inputs: Sequence[Te
     copies = _copies(state)
     for place in itertools.chain(*judged):  # moments, from zero, are gradients
         copies[place].zero_()
-    run(copies, inputs)
+    with torch.random.fork_rng([state[0].device] if state[0].is_cuda else []):  # each time from the same random state
+        run(copies, inputs)
     return [[copies[place] for place in group] for group in judged]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -53,10 +54,10 @@ class JacReg(GradientPenalty):
     The paper's equation 1. As the probabilities become one-hot, :math:`J_{softmax}` and with it the penalty vanish,
     while :class:`FrobReg` and :class:`SpectReg` do not. Needs no labels.
 
-    Per-example sum over the rows; reduced by mean over the batch. One backward pass fewer than there are classes, in one
-    vectorised pass or in chunks of ``chunk_size`` (memory of one chunk, computed twice): probabilities sum to one, the rows
-    of their Jacobian to zero, and in an orthonormal basis whose first vector is constant the first row is zero. (The L1
-    norm depends on the basis, and takes all rows.)
+    Per-example sum over the rows; reduced by mean over the batch. One backward pass fewer than there are classes (at each
+    place, where the output has several), in one vectorised pass or in chunks of ``chunk_size`` (memory of one chunk,
+    computed twice): probabilities sum to one, the rows of their Jacobian to zero, and in an orthonormal basis whose first
+    vector is constant the first row is zero. (The L1 norm depends on the basis, and takes all rows.)
     Takes the options of :class:`~gradreg.penalties.GradientPenalty`.
 
     >>> import gradreg as gr, torch, torch.nn.functional as F
@@ -71,26 +72,32 @@ class JacReg(GradientPenalty):
 
     def cotangents(self, probe: Probe) -> Tensor:
         p = probe.probabilities()
-        e = identity_rows(probe) if self.norm == "l1" else contrast_rows(probe, p.dtype)
-        return p * (e - (p * e).sum(probe.class_dim + 1, keepdim=True))
+        e = identity_rows(probe) if self.norm == "l1" else contrast_rows(probe)
+        return (p * (e - (p * e).sum(probe.class_dim + 1, keepdim=True))).to(p.dtype)
 
 
-def contrast_rows(probe: Probe, dtype: torch.dtype) -> Tensor:
-    """Orthonormal rows whose entries sum to zero over the classes, all that there are, ``[num, 1, *output]``."""
-    outputs, place = probe.output_shape, probe.class_dim - 1
-    eye = torch.eye(probe.num_outputs, dtype=dtype, device=probe.logits.device).reshape(*outputs, *outputs)
-    rows: Tensor = torch.tensordot(helmert(outputs[place], eye), eye, dims=([1], [place]))
-    return rows.reshape(-1, 1, *outputs)
+def contrast_rows(probe: Probe) -> Tensor:
+    """Orthonormal rows whose entries sum to zero over the classes, all that there are, ``[num, 1, *output]``.
+
+    In single precision at least: half precision does not count to a thousand classes.
+    """
+    place, like = probe.class_dim - 1, probe.logits
+    others = [size for dim, size in enumerate(probe.output_shape) if dim != place]
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    basis = helmert(probe.output_shape[place], dtype, like.device)
+    places = torch.eye(math.prod(others), dtype=dtype, device=like.device)
+    rows = basis[:, None, None, :] * places[None, :, :, None]  # no matrix product: those are of lower precision at times
+    return rows.reshape(-1, 1, *others, basis.shape[1]).movedim(-1, place + 2)
 
 
-def helmert(size: int, like: Tensor) -> Tensor:
+def helmert(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     r"""An orthonormal basis of the vectors that sum to zero: row k is :math:`(1, \dots, 1, -k, 0, \dots, 0)`, normalised.
 
-    >>> helmert(3, torch.zeros(()))
+    >>> helmert(3, torch.float32, torch.device("cpu"))
     tensor([[ 0.7071, -0.7071,  0.0000],
             [ 0.4082,  0.4082, -0.8165]])
     """
-    place = torch.arange(size, dtype=like.dtype, device=like.device)
+    place = torch.arange(size, dtype=dtype, device=device)
     k = place[1:].unsqueeze(1)
     rows: Tensor = torch.where(place < k, 1.0, torch.where(place == k, -k, 0.0)) / (k * (k + 1)).sqrt()
     return rows

@@ -15,7 +15,7 @@ from pathlib import Path
 from gradreg.data import Dataset
 from gradreg.study.records import Store
 from gradreg.training import RunConfig, RunRecord
-from gradreg.training.snapshot import snapshot_path
+from gradreg.training.snapshot import forget_snapshot
 from gradreg.training.together import in_fleets, in_lanes, train_together
 
 #: Told of each record as it is there, new or found.
@@ -46,12 +46,14 @@ class Executor:
         wanted = list(configs)
         found = {config.key: self.store.load(config) for config in wanted if self.store.has(config)}
         self._tell(found.values())
+        for record in found.values():
+            forget_snapshot(self.store.folder, record.config)
         missing = list({config.key: config for config in wanted if config.key not in found}.values())
         for record in self._run_all(missing):
             self.store.save(record)
-            snapshot_path(self.store.folder, record.config).unlink(missing_ok=True)
             self._tell([record])
             found[record.config.key] = record
+            forget_snapshot(self.store.folder, record.config)
         return [replace(found[config.key], config=config) for config in wanted]  # under the label it is asked for
 
     def _tell(self, records: Iterable[RunRecord]) -> None:

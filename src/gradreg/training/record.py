@@ -25,7 +25,8 @@ class RunRecord:
             (``validation`` while tuning), and ``between``, half way between training points.
         function: for regression from one number to one, the learned function: ``x``, ``y`` and, at test points, ``target``;
             and the training set, ``train_x``, ``train_y``. Otherwise None.
-        provenance: versions, device, number of threads, git revision, time of start, seconds of training and evaluation.
+        provenance: versions, device, number of threads, git revision, time of the end, seconds of training and evaluation;
+            and ``resumed_at``, where a run was interrupted: the step that it went on from, and by what it was begun.
     """
 
     config: RunConfig

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +30,7 @@ class TakeStep(Protocol):
     """Takes one training step."""
 
     def __call__(self, x: Tensor, y: Tensor, generator: Draws, *, step: int) -> Terms | None:
-        """What the step gave; None, and nothing changed, if it is not finite."""
+        """What the step gave; None, and nothing changed, if it sees that that is not finite."""
         ...
 
 
@@ -46,7 +46,7 @@ class Session:
     curve: dict[str, list[float]] = field(default_factory=dict)
     diverged: bool = False
     step: int = 0
-    resumed_at: list[int] = field(default_factory=list)
+    resumed_at: list[dict[str, Any]] = field(default_factory=list)
     _since_last: list[dict[str, Tensor]] = field(default_factory=list)
 
     def train(self) -> Iterator[int]:
