@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,10 +15,11 @@ from torch import Generator, Tensor, nn
 from gradreg.draws import Draws
 from gradreg.engines import Auto, Choice, Compiled, DoubleBackward, Engine, Evaluation, choose, engine_of
 from gradreg.engines.compiled import Prepared
-from gradreg.engines.forward_pass import Pass, Randomness, call
-from gradreg.engines.inputs import Inputs, batch_size, device_of, logits_of, take
+from gradreg.engines.forward_pass import Pass, call
+from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits_of, take
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
 from gradreg.penalties import GradientPenalty, Penalty, Probe
+from gradreg.penalties.schedule import ALWAYS
 from gradreg.sources import GeneratorSource, KeyedSource, Source
 
 Model = Callable[..., Any]
@@ -154,12 +156,31 @@ class Objective:
         weights = {job.name: float(job.weight) for job in active}
         terms = Terms(
             *engine.terms(
-                whole, model, data, weights, _key(generator), kept=self._prepared, twice=twice, optimizer=optimizer
+                whole,
+                model,
+                data,
+                weights,
+                _key(generator),
+                kept=self._prepared,
+                what=self._what(active),
+                twice=twice,
+                optimizer=optimizer,
             )
         )
         if self.check_finite and active and not terms.total.isfinite():
             _raise_not_finite({"total": terms.total} | terms.penalties, terms.logits)
         return terms
+
+    def _what(self, active: Sequence[Job]) -> tuple[Any, ...]:
+        """All that a traced graph depends on but for model and data: the loss, its tensors, and the penalties."""
+        tensors = [*self.loss.parameters(), *self.loss.buffers()] if isinstance(self.loss, nn.Module) else []
+        if any(tensor.requires_grad for tensor in tensors):
+            raise ValueError(
+                f"engine='compiled' gives gradients to the parameters of the model alone, and the loss, "
+                f"{type(self.loss).__name__}, has some of its own. Make them part of the model, or use another engine."
+            )
+        penalties = [repr(replace(job.penalty, weight=1.0, schedule=ALWAYS)) for job in active]
+        return id(self.loss), *(tensor.data_ptr() for tensor in tensors), *penalties
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""
@@ -172,7 +193,7 @@ class Objective:
         _check_grad_mode(active)
         how = Pass(randomness=source.of("loss").masks() if isinstance(source, KeyedSource) else None)
         replay = any(isinstance(job.penalty, GradientPenalty) and job.penalty.same_mask for job in active)
-        before = how.again(device_of(x)).randomness if replay else None
+        before = how.again(model, device_of(x)) if replay else None
         evaluation = self._loss_pass(model, x, active, how)
         _check_batch(evaluation.logits, y, active)
         loss = batch_loss(self.loss, evaluation.logits, y)
@@ -193,7 +214,10 @@ class Objective:
     def _loss_pass(self, model: Model, x: Inputs, active: Sequence[Job], how: Pass) -> Evaluation:
         """The forward pass of the loss, ready to be differentiated by whatever penalties share it."""
         wrt = dict.fromkeys(p.wrt for _, p, _ in active if isinstance(p, GradientPenalty) and not p.own_pass)
-        return self.engine.evaluate(model, x, wrt=wrt, how=how) if wrt else Evaluation(logits_of(call(model, x, how)))
+        if wrt:
+            return self.engine.evaluate(model, x, wrt=wrt, how=how)
+        others = any(isinstance(penalty, GradientPenalty) for _, penalty, _ in active)
+        return Evaluation(logits_of(call(model, copied(x) if others else x, how)))
 
     def _values(self, active: Sequence[Job], batch: _Batch, unlabeled: Inputs | None, source: Source) -> dict[str, Tensor]:
         """The mean of each penalty over the batch, and over the unlabelled data where it can use them."""
@@ -235,8 +259,10 @@ class Objective:
             return batch
         if penalty.fraction < 1:
             batch = batch.part(penalty, source)
-        replayed = batch.before if penalty.same_mask else None
-        how = Pass(own=True, batch_norm=penalty.batch_norm, randomness=source.masks() if replayed is None else replayed)
+        if penalty.same_mask and batch.before is not None:
+            how = replace(batch.before, batch_norm=penalty.batch_norm, buffers=None)  # running statistics as they are now
+        else:
+            how = Pass(own=True, batch_norm=penalty.batch_norm, randomness=source.masks())
         return batch._replace(evaluation=self.engine.evaluate(batch.model, batch.x, wrt=[penalty.wrt], how=how))
 
     def _check_usable(self, unlabeled: Inputs | None) -> None:
@@ -256,13 +282,13 @@ class Job(NamedTuple):
 
 
 class _Batch(NamedTuple):
-    """Inputs and, where there are any, their targets, a forward pass on them, and the random state before it."""
+    """Inputs and, where there are any, their targets, a forward pass on them, and how to run it again."""
 
     model: Model
     x: Inputs
     y: Any = None
     evaluation: Evaluation | None = None
-    before: Randomness | None = None
+    before: Pass | None = None
 
     @property
     def evaluated(self) -> Evaluation:

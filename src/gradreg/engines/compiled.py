@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from gradreg.engines.around import call_with
@@ -63,6 +64,7 @@ class Compiled:
         key: int,
         *,
         kept: dict[Any, Prepared],
+        what: tuple[Any, ...],
         twice: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
@@ -75,6 +77,7 @@ class Compiled:
             weights: of the penalties that act, by name.
             key: for random numbers.
             kept: what was traced already, by all that it depends on; the caller's, so that it goes when the caller does.
+            what: all that the graph depends on beside model, data and names, hashable.
             twice: whether a gradient is differentiated.
             optimizer: takes its step as part of the graph; the total then gives no gradients.
         """
@@ -83,7 +86,7 @@ class Compiled:
                 f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
             )
         tensors, structure = pytree.tree_flatten(data)
-        place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), twice)
+        place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), what, twice)
         if place not in kept:
             kept[place] = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
         return kept[place](tensors, list(weights.values()), key)
@@ -234,9 +237,9 @@ class _Known(Function):
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """All that a traced graph depends on but for values."""
     shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
-    modes = [module.training for module in model.modules()]
-    places = [(p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
-    places += [(b.data_ptr(), b.dtype, False) for b in model.buffers()]
+    modes = [(module.training, module.p if isinstance(module, _DropoutNd) else None) for module in model.modules()]
+    places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
+    places += [(0, b.data_ptr(), b.dtype, False) for b in model.buffers()]
     device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"
     precision = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_float32_matmul_precision())
     return tuple(shapes), tuple(modes), tuple(places), precision

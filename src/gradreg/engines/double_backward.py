@@ -15,7 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradreg.engines.base import DifferentiationError, Evaluation
 from gradreg.engines.forward_pass import Pass
-from gradreg.engines.inputs import Inputs
+from gradreg.engines.inputs import Inputs, device_of
 from gradreg.engines.recorded import record, transform
 from gradreg.penalties.probe import autograd_vjp
 
@@ -55,8 +55,8 @@ class DoubleBackward:
 def _in_transform(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str], how: Pass) -> Evaluation:
     """One pass for each name: the first is the loss's."""
     first, *others = wrt
+    again = how.again(model, device_of(inputs))
     logits, vjp, _ = transform(model, inputs, first, how)
-    again = how.again(logits.device)
     return Evaluation(logits, {first: vjp} | {name: transform(model, inputs, name, again)[1] for name in others})
 
 

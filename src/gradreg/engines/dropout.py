@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,8 +14,8 @@ from gradreg.draws import Draws
 from gradreg.engines.attention import attention
 from gradreg.engines.swap import Swap
 
-#: How many of the last dimensions, those of a channel, are kept or dropped together.
-_SPATIAL = {F.dropout: 0, F.dropout1d: 1, F.dropout2d: 2, F.dropout3d: 3}
+#: Dimensions without a batch, for those that take inputs without one; whole channels are kept or dropped together.
+_BY_CHANNEL = {F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}
 
 
 class DrawnDropout(Swap):
@@ -40,20 +40,33 @@ class DrawnDropout(Swap):
     ) -> Callable[..., Any] | None:
         if function is F.scaled_dot_product_attention:
             rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
-            return partial(attention, dropout=partial(self._dropout, 0)) if rate else None
-        return partial(self._dropout, _SPATIAL[function]) if function in _SPATIAL else None
+            return partial(attention, dropout=self._dropout) if rate else None
+        if function in _BY_CHANNEL:
+            return partial(self._dropout_of_channels, _BY_CHANNEL[function])
+        return self._dropout if function is F.dropout else None
 
-    def _dropout(
+    def _dropout_of_channels(
         self,
-        spatial: int,
+        without_batch: int | None,
         input: Tensor,  # noqa: A002
         p: float | Tensor = 0.5,
         training: bool = True,
         inplace: bool = False,
     ) -> Tensor:
+        size = 1 if input.ndim == without_batch else 2
+        return self._dropout(input, p, training, inplace, [*input.shape[:size], *[1] * (input.ndim - size)])
+
+    def _dropout(
+        self,
+        input: Tensor,  # noqa: A002
+        p: float | Tensor = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        shape: Sequence[int] | None = None,
+    ) -> Tensor:
         if not training or (not isinstance(p, Tensor) and p == 0):
             return input
-        shape = [*input.shape[: input.ndim - spatial], *[1] * spatial]
+        shape = input.shape if shape is None else shape
         kept = self.draws.at(self._calls).uniform(*shape, device=input.device) >= p
         self._calls += 1
         scale = torch.where(kept, 1 / torch.as_tensor(1 - p, dtype=input.dtype, device=input.device), 0)

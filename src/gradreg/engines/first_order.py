@@ -29,7 +29,7 @@ def evaluate(
     transformed: bool = False,
 ) -> Evaluation:
     """One pass, and for each name the plain gradient there and the product that is to be differentiated."""
-    again = how.again(device_of(inputs))
+    again = how.again(model, device_of(inputs))
 
     def jvp(name: str, points: Sequence[Tensor], logits: Tensor) -> JVP:
         def function(*shifts: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from gradreg.engines.base import Evaluation
 from gradreg.engines.forward_pass import Pass, call
-from gradreg.engines.inputs import Inputs, device_of, logits_of
+from gradreg.engines.inputs import Inputs, copied, device_of, logits_of
 from gradreg.engines.recorded import logits_by_shift, points_of
 from gradreg.engines.tangents import by_difference, by_forward_mode, check_step
 from gradreg.penalties.probe import JVP
@@ -47,8 +47,8 @@ class Forward:
             raise ValueError(f"tangents={self.tangents!r} is unknown: choose 'difference' or 'forward_mode'.")
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
-        again = how.again(device_of(inputs))
-        logits = logits_of(call(model, inputs, how))
+        again = how.again(model, device_of(inputs))
+        logits = logits_of(call(model, copied(inputs), how))
 
         def jvp(name: str) -> JVP:
             function, points = logits_by_shift(model, inputs, name, again), points_of(model, inputs, name, again)

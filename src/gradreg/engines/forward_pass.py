@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,32 +47,42 @@ class Pass:
         own: whether it is the penalty's own, so that what modules write to their buffers is forgotten.
         batch_norm: what the batch-norm layers normalise with.
         randomness: of its dropout masks; None for PyTorch's global state, as an ordinary step.
+        state: of PyTorch's generators, for what is random beside dropout; None for the present one.
+        buffers: what it starts from; None for the model's present ones.
     """
 
     own: bool = False
     batch_norm: BatchNorm = "train"
     randomness: Randomness | None = None
+    state: RandomState | None = field(default=None, compare=False, repr=False)
+    buffers: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
     _statistics: list[Statistics] = field(default_factory=list, compare=False, repr=False)
 
-    def again(self, device: torch.device) -> Pass:
-        """The same pass, to be run once more with the same masks. To be asked for before the first."""
-        randomness = RandomState.now(device) if self.randomness is None else self.randomness
-        return replace(self, own=True, randomness=randomness)
+    def again(self, model: Callable[..., Any], device: torch.device) -> Pass:
+        """The same pass, to be run again with the same masks, from the same buffers. To be asked for before the first."""
+        state = RandomState.now(device)
+        randomness = state if self.randomness is None else self.randomness
+        return replace(self, own=True, randomness=randomness, state=state, buffers=_copies_of_buffers(model))
 
 
 def call(model: Callable[..., Any], inputs: Inputs, how: Pass) -> Any:
     """Call the model on the inputs: as an ordinary step does, or as a pass of the penalty's own."""
     args, kwargs = arguments(inputs)
-    with _random(how.randomness, device_of(inputs)):
+    device = device_of(inputs)
+    with _random(how.state, device), _random(how.randomness, device):
         if not how.own:
             return model(*args, **kwargs)
         if not isinstance(model, nn.Module):
             _check_function(how)
             return model(*args, **kwargs)
         # On copies, whatever a module writes to its buffers (running statistics, above all) is forgotten.
-        buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+        buffers = _copies_of_buffers(model) if how.buffers is None else {n: b.clone() for n, b in how.buffers.items()}
         with batch_norm_mode(model, how.batch_norm, how._statistics):
             return torch.func.functional_call(model, buffers, args, kwargs) if buffers else model(*args, **kwargs)
+
+
+def _copies_of_buffers(model: object) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()} if isinstance(model, nn.Module) else {}
 
 
 def _random(randomness: Randomness | None, device: torch.device) -> AbstractContextManager[object]:

@@ -54,6 +54,11 @@ def take(inputs: Inputs, rows: Tensor) -> Inputs:
     return map_tensors(lambda _, t: t[rows.to(t.device)] if t.ndim and t.shape[0] == size else t, inputs)
 
 
+def copied(inputs: Inputs) -> Inputs:
+    """For a pass that may change them in place, when others are to come."""
+    return map_tensors(lambda _, tensor: tensor.clone(), inputs)
+
+
 def device_of(inputs: Inputs) -> torch.device:
     return next((tensor.device for tensor in named_tensors(inputs).values()), torch.device("cpu"))
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from gradreg.parts import compiled_in_parts
@@ -41,8 +41,30 @@ def trace(function: Callable[..., Any], *args: Any) -> GraphModule:
     except Exception as error:
         raise TraceError(f"the step cannot be written down as one graph: {_first_line(error)}") from error
     graph.graph.eliminate_dead_code()
+    _leave_out_copies_that_nobody_reads(graph)
     graph.recompile()
     return graph
+
+
+def _leave_out_copies_that_nobody_reads(graph: GraphModule) -> None:
+    """What is written at last to a tensor made in the graph itself, such as the input of a ReLU in place."""
+    seen: set[Node] = set()  # used later on
+    for node in reversed(graph.graph.nodes):
+        target = node.args[0] if node.target is torch.ops.aten.copy_.default else None
+        if isinstance(target, Node) and not node.users and target not in seen and _is_own(target):
+            graph.graph.erase_node(node)
+            continue
+        seen.update(node.all_input_nodes)
+
+
+def _is_own(node: Node) -> bool:
+    """Whether its memory is its alone: no input, no view, and without views."""
+    return node.op == "call_function" and not any(map(_shares_memory, (node, *node.users)))
+
+
+def _shares_memory(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or (not schema.is_mutable and any(value.alias_info is not None for value in schema.returns))
 
 
 def _first_line(error: Exception) -> str:

@@ -41,7 +41,7 @@ def transform(model: Model, inputs: Inputs, wrt: str, how: Pass) -> tuple[Tensor
     A transform may not see a buffer change in place: the pass runs on copies, and what it wrote becomes the model's
     buffers afterwards, unless the pass is the penalty's own.
     """
-    points = points_of(model, inputs, wrt, how.again(device_of(inputs)))
+    points = points_of(model, inputs, wrt, how.again(model, device_of(inputs)))
 
     def function(*shifts: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         with shifted(model, inputs, wrt, shifts) as fed:

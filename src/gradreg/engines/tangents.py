@@ -46,12 +46,12 @@ def by_difference(
 ) -> JVP:
     r"""The logits a small step along the tangent, less those at the point (or a step before it), over the step.
 
-    The step is relative: the point moves by ``step`` times its own root mean square.
+    The step is relative: the point moves by ``step`` times its own root mean square; of several points none by more.
     """
     relative = step or default_step(logits, central=central)
 
     def one(tangents: Sequence[Tensor]) -> Tensor:
-        h = relative * _rms(points) / _rms(tangents)
+        h = relative * torch.stack([_rms(p) / _rms(t) for p, t in zip(points, tangents, strict=True)]).min()
         ahead = function(*[(h * t).to(t.dtype) for t in tangents])
         behind = function(*[(-h * t).to(t.dtype) for t in tangents]) if central else logits
         return (wide(ahead) - wide(behind)) / (2 * h if central else h)
@@ -84,8 +84,7 @@ def _rows(points: Sequence[Tensor], one: Callable[[Sequence[Tensor]], Tensor]) -
     return JVP(points, product)
 
 
-def _rms(tensors: Sequence[Tensor]) -> Tensor:
-    """Root mean square of all entries; 1 where all are zero."""
-    total = torch.stack([wide(t.detach()).square().sum() for t in tensors]).sum()
-    mean = total / sum(t.numel() for t in tensors)
+def _rms(tensor: Tensor) -> Tensor:
+    """Root mean square of the entries; 1 where all are zero."""
+    mean = wide(tensor.detach()).square().mean()
     return torch.where(mean > 0, mean, 1).sqrt()

@@ -147,7 +147,7 @@ class GradientPenalty(Penalty):
         c = self._full_cotangents(probe)
         u = tuple(gradient.detach() for gradient in probe.vjp(c.detach()))
         tangents, value = torch.func.grad(self._sum_and_values, has_aux=True)(u)
-        slope = (c * probe.jvp([t.detach() for t in tangents])).flatten(2).sum((0, 2))
+        slope = _of_examples(c * probe.jvp([t.detach() for t in tangents])).sum(0)
         values: Tensor = value.detach()
         return values + (slope - slope.detach())
 
@@ -170,8 +170,8 @@ class GradientPenalty(Penalty):
         num = self.num_samples
         products = probe.jvp([probe.signs(num, *point.shape).to(point.dtype) for point in probe.jvp.points])
         if self.isotropic:
-            return products.square().flatten(2).sum(2).mean(0)
-        return self._value((self._full_cotangents(probe) * products).flatten(2).sum(2).square())
+            return _of_examples(products.square()).mean(0)
+        return self._value(_of_examples(self._full_cotangents(probe) * products).square())
 
     def _value(self, rows: Tensor) -> Tensor:
         """From the power sums of the rows, ``[num, batch]``, to the value of each example."""
@@ -182,6 +182,11 @@ class GradientPenalty(Penalty):
     def _full_cotangents(self, probe: Probe) -> Tensor:
         cotangents = self.cotangents(probe)
         return cotangents.expand(len(cotangents), *probe.logits.shape)
+
+
+def _of_examples(products: Tensor) -> Tensor:
+    """Sums over the outputs, ``[num, batch]``."""
+    return products.reshape(*products.shape[:2], -1).sum(2)
 
 
 def row_powers(probe: Probe, cotangents: Tensor, norm: Norm, chunk_size: int | None) -> Tensor:

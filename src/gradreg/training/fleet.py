@@ -20,8 +20,11 @@ from gradreg.training.schedule import evaluation_steps
 
 
 def shape_of(config: RunConfig) -> RunConfig:
-    """What the members of a fleet must share: all but seed, arm, size of the subset, weights, learning and dropout rate."""
-    penalties = tuple(replace(penalty, weight=1.0) for penalty in config.penalties)
+    """What the members of a fleet must share: all but seed, arm, size of the subset, weights, learning and dropout rate.
+
+    A weight of zero is not like others: the penalty is not computed then.
+    """
+    penalties = tuple(replace(penalty, weight=float(penalty.weight > 0)) for penalty in config.penalties)
     rate = config.dropout
     if (
         config.model in ("lenet", "lenet_wide", "mlp") and rate

@@ -56,7 +56,7 @@ class Lanes:
         num_lanes: int = NUM_LANES,
         snapshots: Path | None = None,
     ) -> None:
-        if len({replace(shape_of(config), dropout=config.dropout) for config in configs}) != 1:
+        if len({_shape_in_a_lane(config) for config in configs}) != 1:
             raise ValueError(
                 f"lanes need runs of one shape and one rate of dropout, and these {len(configs)} differ: they may differ in "
                 "seed, train_size, learning_rate and penalties' weights alone."
@@ -163,6 +163,11 @@ def wait_for(event: Event, seconds: float) -> None:
                 "are not made again."
             )
         time.sleep(0.001)
+
+
+def _shape_in_a_lane(config: RunConfig) -> RunConfig:
+    penalties = tuple(replace(penalty, weight=1.0) for penalty in config.penalties)
+    return replace(shape_of(replace(config, penalties=penalties)), dropout=config.dropout)
 
 
 def _tensors(model: torch.nn.Module) -> list[Tensor]:

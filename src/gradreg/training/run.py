@@ -79,10 +79,11 @@ def record_of(session: Session, started: float) -> RunRecord:
 
 
 def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:
-    """The model before training, as the seed draws it."""
-    generator = Generator().manual_seed(stream(config.seed, "weights"))
-    shape, outputs = dataset.input_shape, dataset.num_outputs
-    return build(config.model, shape, outputs, dropout=config.dropout, generator=generator).to(dtype_of(config))
+    """The model before training, as the seed draws it; also one that takes no generator."""
+    seed = stream(config.seed, "weights")
+    shape, outputs, generator = dataset.input_shape, dataset.num_outputs, Generator().manual_seed(seed)
+    with random_state_of(seed, torch.device("cpu")):
+        return build(config.model, shape, outputs, dropout=config.dropout, generator=generator).to(dtype_of(config))
 
 
 def stream(seed: int, purpose: str) -> int:

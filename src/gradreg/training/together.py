@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -108,6 +109,11 @@ def train_together(
         torch.cuda.empty_cache()
         size = math.ceil(len(configs) / 2) if small else 1
     except (TraceError, DifferentiationError):
+        size = 1
+    except RuntimeError as error:  # an operation that cannot be vectorised; whatever else it is, a run alone says, too
+        if not small:
+            raise
+        warnings.warn(f"{configs[0].model}: {len(configs)} runs are trained one by one ({error}).", stacklevel=2)
         size = 1
     left = [config for config in configs if config.key not in done]
     if len(configs) == 1:

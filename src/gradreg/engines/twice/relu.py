@@ -9,9 +9,11 @@ from torch import Tensor
 from torch.autograd import Function
 
 
-def relu(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002, ARG001
-    """``F.relu``; always a new tensor."""
+def relu(input: Tensor, inplace: bool = False) -> Tensor:  # noqa: A002
+    """``F.relu``; what is done in place is, for those who look at the input again, and costs nothing if nobody does."""
     y: Tensor = Relu.apply(input)  # type: ignore[no-untyped-call]
+    if inplace:
+        input.copy_(y)
     return y
 
 

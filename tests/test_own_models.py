@@ -1,0 +1,283 @@
+"""Models as users write them: layers with memory, noise, operations in place, and no generator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+from test_training import config, toy
+from torch import Tensor, nn
+
+import gradreg as gr
+from gradreg.draws import Draws
+from gradreg.engines import Compiled, FiniteDifference
+from gradreg.engines.dropout import DrawnDropout
+from gradreg.training import Fleet, run
+from gradreg.training.lanes import Lanes
+from gradreg.training.together import in_fleets, train_together
+
+CENTRAL = FiniteDifference(central=True)
+
+
+def of_no_generator(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Tanh(), nn.Linear(8, num_outputs))
+
+
+class Recurrent(nn.Module):
+    """Reads its features one after the other."""
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.gru, self.head = nn.GRU(1, 4, batch_first=True), nn.Linear(4, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.gru(x.unsqueeze(-1))[0][:, -1])
+        return out
+
+
+def recurrent(num_outputs: int) -> nn.Module:
+    return Recurrent(num_outputs)
+
+
+class Root(nn.Module):
+    """Has an infinite derivative at zero."""
+
+    def __init__(self, features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(features, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x.relu().sqrt())
+        return out
+
+
+def root(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return Root(input_shape[0], num_outputs)
+
+
+@pytest.mark.parametrize("together", [Fleet, Lanes])
+def test_one_that_takes_no_generator_starts_from_its_seed_wherever_it_is_trained(together: type) -> None:
+    data = toy()
+    one = config(data, model=f"{__name__}:of_no_generator", precision="fp64", num_steps=5)
+    configs = [replace(one, penalties=(gr.SpectReg(weight=weight),)) for weight in (0.01, 0.02)]
+    for trained in together(configs, data, device="cpu").train():
+        alone = run(trained.record.config, data).model.state_dict()
+        torch.testing.assert_close(trained.model.state_dict(), alone, rtol=1e-9, atol=1e-9)
+
+
+def test_one_that_cannot_be_vectorised_is_trained_alone() -> None:
+    data = toy()
+    one = config(data, model=f"{__name__}:recurrent", num_steps=3)
+    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+        records = list(train_together([one, replace(one, seed=1)], data, "cpu"))
+    assert [record.metrics for record in records] == [run(replace(one, seed=seed), data).record.metrics for seed in (0, 1)]
+
+
+def test_a_weight_of_zero_is_off_beside_others() -> None:
+    data = toy()
+    one = config(data, model=f"{__name__}:root", num_steps=3, penalties=(gr.SpectReg(weight=0.0),))
+    configs = [one, replace(one, penalties=(gr.SpectReg(weight=0.1),))]
+    records = [record for fleet in in_fleets(configs, data, "cpu") for record in train_together(fleet, data, "cpu")]
+    assert [record.metrics for record in records] == [run(record.config, data).record.metrics for record in records]
+    assert {record.config.penalties[0].weight: record.metrics["diverged"] for record in records} == {0.0: 0, 0.1: 1}
+
+
+class InPlace(nn.Module):
+    """Goes on with what its ReLU has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.second, self.last = (
+            nn.Linear(5, 8),
+            nn.ReLU(inplace=True),
+            nn.Linear(8, 8),
+            nn.Linear(8, 3),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        out: Tensor = self.last(self.second(self.relu(x)) + x)
+        return out
+
+
+class Centred(nn.Module):
+    """Subtracts the mean of what it has seen before this batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(5, 8), nn.Linear(8, 3)
+        self.register_buffer("mean", torch.ones(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        out: Tensor = self.last((h - self.mean.clone()).tanh())
+        if self.training:
+            with torch.no_grad():
+                self.mean.lerp_(h.mean(0), 0.9)
+        return out
+
+
+class DropPath(nn.Module):
+    """Noise that is no dropout of PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.empty(len(x), 1, dtype=x.dtype).bernoulli_(0.5) * 2
+
+
+class Scaling(nn.Module):
+    """Changes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x.sub_(1.0).div_(0.5).tanh())
+        return out
+
+
+def noisy() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), DropPath(), nn.Linear(8, 3), nn.Tanh())
+
+
+def squeezed() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1), nn.Flatten(0))
+
+
+def gradients(make: Callable[[], nn.Module], engine: object, penalty: gr.Penalty, *, drawn: bool = False) -> Tensor:
+    torch.manual_seed(0)
+    model, x = make().double(), torch.randn(6, 5, dtype=torch.float64)
+    out = model(x.clone())
+    y = torch.randn_like(out) if out.ndim == 1 else torch.randint(3, (6,))
+    torch.manual_seed(1)
+    model = make_again(make)
+    loss = F.mse_loss if out.ndim == 1 else F.cross_entropy
+    generator = Draws.of_seed(0) if drawn else torch.Generator().manual_seed(0)
+    torch.manual_seed(2)
+    gr.Objective(loss, penalty, engine=engine)(model, x, y, generator=generator).total.backward()
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def make_again(make: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(3)
+    return make().double()
+
+
+@pytest.mark.parametrize("engine", ["linearized", CENTRAL, Compiled(), Compiled(CENTRAL)], ids=repr)
+@pytest.mark.parametrize("make", [InPlace, Centred, squeezed])
+def test_engines_agree(make: Callable[[], nn.Module], engine: object) -> None:
+    penalty = gr.FrobReg(weight=1.0)
+    expected = gradients(make, "double_backward", penalty)
+    torch.testing.assert_close(gradients(make, engine, penalty), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["linearized", CENTRAL], ids=repr)
+@pytest.mark.parametrize("drawn", [False, True])
+def test_the_same_noise_in_every_pass(engine: object, drawn: bool) -> None:
+    penalty = gr.FrobReg(weight=1.0)
+    expected = gradients(noisy, "double_backward", penalty, drawn=drawn)
+    torch.testing.assert_close(gradients(noisy, engine, penalty, drawn=drawn), expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("option", [{"forward": "fresh"}, {"batch_norm": "frozen"}])
+def test_inputs_that_are_changed_are_those_of_one_pass_alone(option: dict[str, str]) -> None:
+    expected = gradients(Scaling, "double_backward", gr.FrobReg(weight=1.0))
+    torch.testing.assert_close(gradients(Scaling, "double_backward", gr.FrobReg(weight=1.0, **option)), expected)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "mask"),
+    [
+        (F.dropout1d, (4, 6, 5), (4, 6, 1)),
+        (F.dropout1d, (6, 5), (6, 1)),
+        (F.dropout2d, (4, 6), (4, 6)),
+        (F.dropout2d, (4, 6, 5), (4, 6, 1)),
+        (F.dropout2d, (4, 6, 5, 5), (4, 6, 1, 1)),
+        (F.dropout3d, (6, 2, 3, 4), (6, 1, 1, 1)),
+        (F.dropout3d, (4, 6, 2, 3, 4), (4, 6, 1, 1, 1)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:dropout2d")
+def test_dropout_of_channels_drops_what_pytorchs_drops(function: Callable[..., Tensor], shape, mask) -> None:
+    """The shape of what goes together: as PyTorch's own, with or without a batch."""
+
+    together = [dim for dim, (size, of_mask) in enumerate(zip(shape, mask, strict=True)) if of_mask < size]
+
+    def pattern(out: Tensor) -> None:
+        kept = (out != 0).float()
+        first, last = (kept.amin(together), kept.amax(together)) if together else (kept, kept)
+        assert torch.equal(first, last)
+        assert 0.1 < kept.mean() < 0.9
+
+    torch.manual_seed(0)
+    pattern(function(torch.ones(shape), 0.5, training=True))
+    with DrawnDropout(Draws.of_seed(0)):
+        pattern(function(torch.ones(shape), 0.5, training=True))
+
+
+def test_steps_far_apart_in_scale() -> None:
+    """No input moves by more than a small part of its size."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+        def forward(self, u: Tensor, v: Tensor) -> Tensor:
+            out: Tensor = self.c((self.a(u * 1e-4) + self.b(v * 1e3)).tanh())
+            return out
+
+    torch.manual_seed(0)
+    model, x, y = (
+        Two().double(),
+        (1e4 * torch.randn(6, 4).double(), 1e-3 * torch.randn(6, 4).double()),
+        torch.randint(3, (6,)),
+    )
+
+    def gradient(engine: object) -> Tensor:
+        total = gr.Objective(F.cross_entropy, gr.FrobReg(weight=1e-6), engine=engine)(model, x, y).total
+        return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
+
+    exact = gradient("double_backward")
+    assert (gradient(CENTRAL) - exact).norm() < 1e-3 * exact.norm()
+
+
+def test_what_is_compiled_follows_what_it_was_made_of() -> None:
+    """A rate of dropout, a weight of the loss, another penalty of the same name, another parameter in the same memory."""
+    torch.manual_seed(0)
+    model, x, y = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3)), torch.randn(6, 5), torch.randint(3, (6,))
+    loss = nn.CrossEntropyLoss(weight=torch.ones(3))
+    objective = gr.Objective(loss, gr.FrobReg(weight=0.1), engine="compiled")
+
+    def same() -> None:
+        eager = gr.Objective(loss, *objective.penalties)
+        found, expected = (one(model, x, y, generator=Draws.of_seed(0)) for one in (objective, eager))
+        torch.testing.assert_close(found.total.float(), expected.total)
+
+    same()
+    model[1].p = 0.0
+    same()
+    loss.weight = torch.tensor([1.0, 2.0, 3.0])
+    same()
+    objective.penalties = (gr.FrobReg(weight=0.1, norm="l2"),)
+    same()
+    model[0].weight = nn.Parameter(model[0].weight.data)
+    objective(model, x, y).total.backward()
+    assert model[0].weight.grad is not None
+
+
+def test_a_loss_with_parameters_of_its_own_cannot_be_compiled() -> None:
+    class Tempered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.t = nn.Parameter(torch.ones(()))
+
+        def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+            return F.cross_entropy(logits * self.t, y)
+
+    objective = gr.Objective(Tempered(), gr.FrobReg(weight=0.1), engine="compiled")
+    with pytest.raises(ValueError, match="Tempered, has some of its own. Make them part of the model"):
+        objective(nn.Linear(5, 3), torch.randn(6, 5), torch.randint(3, (6,)))
