@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -158,7 +159,7 @@ def gradients(make: Callable[[], nn.Module], engine: object, penalty: gr.Penalty
     generator = Draws.of_seed(0) if drawn else torch.Generator().manual_seed(0)
     torch.manual_seed(2)
     gr.Objective(loss, penalty, engine=engine)(model, x, y, generator=generator).total.backward()
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+    return torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
 def make_again(make: Callable[[], nn.Module]) -> nn.Module:
@@ -170,6 +171,37 @@ def make_again(make: Callable[[], nn.Module]) -> nn.Module:
 @pytest.mark.parametrize("make", [InPlace, Centred, squeezed])
 def test_engines_agree(make: Callable[[], nn.Module], engine: object) -> None:
     penalty = gr.FrobReg(weight=1.0)
+    expected = gradients(make, "double_backward", penalty)
+    torch.testing.assert_close(gradients(make, engine, penalty), expected, rtol=1e-6, atol=1e-6)
+
+
+class Normalised(nn.Module):
+    """By functions of PyTorch's that its own layers do not call by these names."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.first, self.last, self.kind = nn.Linear(5, 8), nn.Linear(8, 3), kind
+        self.instance = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        ones, zeros = torch.ones_like(h[0]), torch.zeros_like(h[0])
+        if self.kind == "layer":
+            h = torch.layer_norm(h, (8,), ones, zeros, 1e-5)
+        elif self.kind == "group":
+            h = torch.group_norm(h, 2, ones, zeros, 1e-5)
+        elif self.kind == "batch":
+            h = torch.batch_norm(h, ones, zeros, None, None, True, 0.1, 1e-5, True)
+        else:
+            h = self.instance(h.unflatten(1, (4, 2))).flatten(1)
+        out: Tensor = self.last(h.tanh())
+        return out
+
+
+@pytest.mark.parametrize("engine", ["linearized", Compiled()], ids=repr)
+@pytest.mark.parametrize("kind", ["layer", "group", "batch", "instance"])
+def test_normalisations_by_other_names(kind: str, engine: object) -> None:
+    make, penalty = partial(Normalised, kind), gr.FrobReg(weight=1.0)
     expected = gradients(make, "double_backward", penalty)
     torch.testing.assert_close(gradients(make, engine, penalty), expected, rtol=1e-6, atol=1e-6)
 
@@ -281,3 +313,13 @@ def test_a_loss_with_parameters_of_its_own_cannot_be_compiled() -> None:
     objective = gr.Objective(Tempered(), gr.FrobReg(weight=0.1), engine="compiled")
     with pytest.raises(ValueError, match="Tempered, has some of its own. Make them part of the model"):
         objective(nn.Linear(5, 3), torch.randn(6, 5), torch.randint(3, (6,)))
+
+
+def test_the_loss_comes_first() -> None:
+    with pytest.raises(TypeError, match=r"the loss is missing before SpectReg\(weight=0.1\)"):
+        gr.Objective(gr.SpectReg(weight=0.1))
+
+
+def test_the_total_has_the_precision_of_the_model() -> None:
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+    assert objective(nn.Linear(5, 3), torch.randn(6, 5), torch.randint(3, (6,))).total.dtype == torch.float32

@@ -78,6 +78,8 @@ class Objective:
         class_dim: int = 1,
         check_finite: bool = True,
     ) -> None:
+        if isinstance(loss, Penalty):
+            raise TypeError(f"the loss is missing before {loss!r}: Objective(F.cross_entropy, {loss!r}, ...).")
         for penalty in penalties:
             if not isinstance(penalty, Penalty):
                 raise TypeError(
@@ -200,7 +202,7 @@ class Objective:
         if not active:
             return Terms(loss, loss, {}, evaluation.logits)
         values = self._values(active, _Batch(model, x, y, evaluation, before), unlabeled, source)
-        total = sum((job.weight * values[job.name] for job in active), start=loss)
+        total = sum((_weighted(job.weight, values[job.name]) for job in active), start=loss)
         return Terms(total, loss, values, evaluation.logits)
 
     def jobs(self, step: int | None) -> Iterator[Job]:
@@ -301,6 +303,11 @@ class _Batch(NamedTuple):
         order = source.permutation(size, device_of(self.x))
         rows = order[: max(1, round(penalty.fraction * size))]
         return self._replace(x=take(self.x, rows), y=take(self.y, rows) if penalty.needs_targets else None)
+
+
+def _weighted(weight: float | Tensor, value: Tensor) -> Tensor:
+    """In the precision of the value."""
+    return (weight.to(value.dtype) if isinstance(weight, Tensor) else weight) * value
 
 
 def _label_free(penalty: Penalty) -> bool:

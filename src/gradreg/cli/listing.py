@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gradreg.cli.options import Json
+from gradreg.cli.options import RUN_ENGINES, Json
 from gradreg.engines import ENGINES
 from gradreg.models import MODELS
 from gradreg.papers.varga2018 import experiments
@@ -36,5 +36,7 @@ def show(as_json: Json = False) -> None:
         of_the_paper.add_row(name, text)
     console.print(of_the_paper)
     console.print(
-        f"models: {', '.join(MODELS)}, or your own package.module:function\nengines: {', '.join(ENGINES)}", markup=False
+        f"models: {', '.join(MODELS)}, or your own package.module:function or file.py:function\n"
+        f"engines: {', '.join(ENGINES)}; of a run, with --engine: {', '.join(RUN_ENGINES)}",
+        markup=False,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
 
 from gradreg.data import Dataset, default_sizes, load
 from gradreg.models import MODELS, build, source_fingerprint
@@ -109,6 +111,10 @@ class TrainingOptions:
             raise ValueError(f"--precision {self.precision!r} is unknown: choose fp32, tf32, bf16 or fp64.")
         if self.engine not in RUN_ENGINES:
             raise ValueError(f"--engine {self.engine!r} is unknown: choose {', '.join(RUN_ENGINES)}.")
+        if not math.isfinite(self.learning_rate):
+            raise ValueError(f"--learning-rate {self.learning_rate} must be a finite number, for instance 0.001.")
+        if self.dropout == 1:
+            raise ValueError("--dropout 1 would leave nothing to train: choose a rate below 1.")
         num_examples = self.train_size or train_size
         model = self.model or default_model(dataset)
         return RunConfig(
@@ -139,7 +145,30 @@ def default_device(device: str | None) -> str:
     """The device asked for, if it is there; else a GPU, if there is one."""
     if device is not None and device.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {device!r}: PyTorch finds no CUDA device here. Use --device cpu.")
+    if device is not None and not re.fullmatch(r"(cpu|mps|(cuda|xpu)(:\d+)?)", device):
+        raise ValueError(f"--device {device!r} is unknown: choose cpu, cuda or, of several, cuda:1.")
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def make_folder(out: Path | None) -> None:
+    """Before anything is trained for it."""
+    if out is None:
+        return
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out {out} is no folder and cannot be made one ({error.strerror}): name another.") from error
+
+
+def say_what_is_understood(config: RunConfig, dataset: Dataset, *, quiet: bool) -> None:
+    """What will be trained on what, in one line, to whoever sits at a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        return
+    what = f"{dataset.num_outputs} classes" if dataset.task == "classification" else f"{dataset.num_outputs} to predict"
+    sizes = f"{config.train_size} training, {config.validation_size} validation and {len(dataset.x_test)} test examples"
+    text = f"{config.data}: {dataset.task}, {what}; {sizes}; {config.model}, {config.num_steps} steps."
+    console.print(text, highlight=False, markup=False)
 
 
 def check_model(config: RunConfig, dataset: Dataset) -> None:
@@ -149,7 +178,8 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         return
     shape = dataset.input_shape
     try:
-        output = build(config.model, shape, dataset.num_outputs).eval()(torch.zeros(2, *shape))
+        model = build(config.model, shape, dataset.num_outputs).eval()
+        output = model(torch.zeros(2, *shape))
     except Exception as error:
         raise ValueError(
             f"--model {config.model}, on a batch of shape {(2, *shape)}: {type(error).__name__}: {error}"
@@ -159,9 +189,13 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
             f"--model {config.model} gives {tuple(output.shape)} for a batch of 2, expected (2, {dataset.num_outputs}): "
             "return a number for each class, or for each target."
         )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"--model {config.model} has no parameters that require a gradient, so nothing to train.")
 
 
 def load_data(data: str, data_dir: Path | None, label: str | None, image_size: int | None) -> Dataset:
+    if not data:
+        raise ValueError("--data is empty: name a dataset (gradreg data list), or a .npz, .csv or image folder.")
     return load(data, data_dir=data_dir, label=label, image_size=image_size)
 
 
@@ -204,7 +238,10 @@ def parse_weights(text: str) -> tuple[str, tuple[float, ...]]:
     """
     name, _, values = text.partition("=")
     try:
-        return parse_penalties(name)[0], tuple(float(value) for value in re.split(r"[,\s]+", values.strip()) if value)
+        weights = tuple(float(value) for value in re.split(r"[,\s]+", values.strip()) if value)
+        if not weights:
+            raise ValueError("no weight is given")
+        return parse_penalties(name)[0], weights
     except (IndexError, ValueError) as error:
         raise ValueError(
             f"--weights {text!r}: expected name=weight,weight,..., for instance spect_reg=0.01,0.1 ({error})."

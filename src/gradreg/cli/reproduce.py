@@ -62,6 +62,11 @@ def reproduce(
     )
     if tuned:
         reproduction = _tuned(reproduction, run=not show)
+    if show and not any(map(reproduction.results.load, reproduction.experiments)):
+        raise ValueError(
+            f"--show: there are no results of these in {reproduction.results.folder}. Leave --show out to run them, or name "
+            "a folder that has some with --out (gradreg's own are in results/varga2018 of its repository)."
+        )
     if not show:
         if missing := len(reproduction.missing()):
             typer.echo(f"{missing} runs are missing in {reproduction.results.folder}, and begin now on {where}.", err=True)

@@ -82,9 +82,12 @@ def study(
     dataset = o.load_data(data, data_dir, label, image_size)
     base = o.TrainingOptions.of(ctx).config(dataset)
     o.check_model(base, dataset)
-    plan = make_plan(base, penalties or default_penalties(dataset), weights or [], runs, tuning_runs, search, tune_baseline)
+    names = default_penalties(dataset) if penalties is None else penalties
+    plan = make_plan(base, names, weights or [], runs, tuning_runs, search, tune_baseline)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
+    o.make_folder(folder.folder)
+    o.say_what_is_understood(base, dataset, quiet=as_json)
     only_tuning = ctx.info_name == "tune"
     with _interruptible(folder), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
@@ -111,8 +114,12 @@ def make_plan(
     base: RunConfig, penalties: str, weights: list[str], runs: int, tuning_runs: int, search: str, tune_baseline: bool
 ) -> Plan:
     """The plan that the options ask for."""
-    grids = dict(o.parse_weights(text) for text in weights)
-    names = o.parse_penalties(penalties)
+    given = [o.parse_weights(text) for text in weights]
+    grids, names = dict(given), o.parse_penalties(penalties)
+    if len(grids) < len(given):
+        raise ValueError("--weights are given twice for one penalty: put them into one list, spect_reg=0.01,0.1.")
+    if not names:
+        raise ValueError("--penalties is empty: name some, for instance spect_reg,double_back, or leave it out.")
     if unused := set(grids) - set(names):
         raise ValueError(f"--weights are given for {', '.join(sorted(unused))}, which --penalties does not name.")
     if search not in ("grid", "optuna"):

@@ -51,8 +51,15 @@ def train(
     base = o.TrainingOptions.of(ctx).config(dataset)
     o.check_model(base, dataset)
     config = add_penalties(base, penalty or [], seed)
+    o.make_folder(out)
+    o.say_what_is_understood(config, dataset, quiet=as_json)
     with _progress(config, tensorboard, quiet=as_json) as progress:
         trained = run(config, dataset, device=o.default_device(device), progress=progress)
+    if trained.record.metrics["diverged"]:
+        raise ValueError(
+            "training diverged: the loss or a penalty is not finite any more. Nothing is saved; lower --learning-rate, or "
+            "the weight of --penalty."
+        )
     if out is not None:
         save(trained, dataset, out)
     _show(trained, out, as_json)

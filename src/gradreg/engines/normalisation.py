@@ -129,9 +129,43 @@ def _instance_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    if not use_input_stats or running_mean is not None:
-        return F.instance_norm(input, running_mean, running_var, weight, bias, use_input_stats, momentum, eps)
+    """Running statistics stay as they are: passes with tangents are the penalty's own, and what they write is forgotten."""
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     return group_norm(input, input.shape[1], weight, bias, eps)
+
+
+def _torchs_batch_norm(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    *_: bool,
+) -> Tensor:
+    return batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
+
+
+def _torchs_instance_norm(
+    input: Tensor,  # noqa: A002
+    weight: Tensor | None,
+    bias: Tensor | None,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    *statistics: Any,
+) -> Tensor:
+    return _instance_norm(input, running_mean, running_var, weight, bias, *statistics[:3])
+
+
+def _torchs_layer_norm(input: Tensor, normalized_shape: Sequence[int], *others: Any) -> Tensor:  # noqa: A002
+    return layer_norm(input, normalized_shape, *others[:3])
+
+
+def _torchs_group_norm(input: Tensor, num_groups: int, *others: Any) -> Tensor:  # noqa: A002
+    return group_norm(input, num_groups, *others[:3])
 
 
 _PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -139,4 +173,8 @@ _PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,
     F.instance_norm: _instance_norm,
+    torch.batch_norm: _torchs_batch_norm,
+    torch.layer_norm: _torchs_layer_norm,
+    torch.group_norm: _torchs_group_norm,
+    torch.instance_norm: _torchs_instance_norm,
 }
