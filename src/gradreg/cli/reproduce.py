@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +15,7 @@ import typer
 from rich.console import Console
 
 from gradreg.cli import options as o
+from gradreg.cli.study import EXIT_INTERRUPTED
 from gradreg.data import load
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.reproduce import Reproduction
@@ -60,6 +63,22 @@ def reproduce(
         num_workers=workers or default_workers(where),
         watch=None if as_json else _Counter(),
     )
+    with _interruptible(reproduction.results.folder):
+        _reproduce(reproduction, tuned=tuned, show=show, as_json=as_json)
+
+
+@contextmanager
+def _interruptible(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        text = f"interrupted: finished runs are kept in {folder}, and the same command goes on from there."
+        typer.echo(text, err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _reproduce(reproduction: Reproduction, *, tuned: bool, show: bool, as_json: bool) -> None:
+    """Run what is missing, unless it is only to be shown, and print it."""
     if tuned:
         reproduction = _tuned(reproduction, run=not show)
     if show and not any(map(reproduction.results.load, reproduction.experiments)):
@@ -69,7 +88,10 @@ def reproduce(
         )
     if not show:
         if missing := len(reproduction.missing()):
-            typer.echo(f"{missing} runs are missing in {reproduction.results.folder}, and begin now on {where}.", err=True)
+            typer.echo(
+                f"{missing} runs are missing in {reproduction.results.folder}, and begin now on {reproduction.device}.",
+                err=True,
+            )
         reproduction.run()
     _print(reproduction, as_json)
 
