@@ -82,7 +82,7 @@ class Snapshot:
         self.last = now
         try:
             self._write(self.path, now - self.started)
-        except (OSError, RuntimeError) as error:
+        except (ImportError, OSError, RuntimeError) as error:
             warnings.warn(f"{self.path} cannot be written ({error}): the run goes on, and is not kept.", stacklevel=2)
 
     def _write(self, path: Path, seconds: float) -> None:
