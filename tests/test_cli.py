@@ -104,7 +104,7 @@ def test_interrupted_it_ends_at_once_and_goes_on_later(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the workers too
     _, printed = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert re.fullmatch(r"interrupted with \d+ runs recorded: the same command goes on from there.\n", printed)
+    assert re.fullmatch(r"interrupted: \d+ runs are recorded, and the same command goes on from there.\n", printed)
     assert not list(records.glob("*.tmp"))
     for path in records.iterdir():
         json.loads(path.read_text())

@@ -11,7 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from test_objective import ALL, SETTINGS, batch, network, seeded
-from test_snapshot import Stopped, steps_resumed_at, stopping
+from test_snapshot import steps_resumed_at, stop_in_a_lane
 from torch import Tensor, nn
 
 import gradreg as gr
@@ -21,7 +21,6 @@ from gradreg.draws import Draws
 from gradreg.training import Fleet, RunConfig, run, snapshot
 from gradreg.training.lanes import Lanes
 from gradreg.training.run import matmul_precision
-from gradreg.training.session import Session
 
 pytestmark = [
     pytest.mark.gpu,
@@ -289,10 +288,7 @@ def test_lanes_go_on_from_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     configs = [replace(one, seed=seed) for seed in range(3)]
     expected = list(Lanes(configs, data, device="cuda", num_lanes=1).train())
     for config in configs[::2]:
-        with monkeypatch.context() as patch:
-            patch.setattr(Session, "_add_point", stopping(Session._add_point, 4))
-            with pytest.raises(Stopped):
-                list(Lanes([config], data, device="cuda", snapshots=tmp_path).train())
+        stop_in_a_lane(config, data, tmp_path, monkeypatch, step=4, device="cuda")
     found = list(Lanes(configs, data, device="cuda", num_lanes=1, snapshots=tmp_path).train())
     assert [steps_resumed_at(trained) for trained in found] == [[2], [], [2]]
     for trained, other in zip(found, expected, strict=True):

@@ -175,6 +175,20 @@ def test_engines_agree(make: Callable[[], nn.Module], engine: object) -> None:
     torch.testing.assert_close(gradients(make, engine, penalty), expected, rtol=1e-6, atol=1e-6)
 
 
+def test_what_is_done_in_place_costs_nothing_if_nobody_looks() -> None:
+    """A copy is left in the graph where the changed input is read, and none where it is not."""
+
+    def copies(model: nn.Module) -> int:
+        objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
+        objective(model, torch.randn(6, 5), torch.randint(3, (6,)))
+        [prepared] = objective._prepared.values()
+        targets = [node.target for node in prepared.program.graph.graph.nodes]
+        return targets.count(torch.ops.aten.copy_.default) - len(prepared.program.state)
+
+    assert copies(nn.Sequential(nn.Linear(5, 8), nn.ReLU(inplace=True), nn.Linear(8, 3))) == 0
+    assert copies(InPlace()) == 1
+
+
 class Normalised(nn.Module):
     """By functions of PyTorch's that its own layers do not call by these names."""
 

@@ -113,23 +113,27 @@ def test_runs_in_lanes(optimizer: str, tmp_path: Path, monkeypatch: pytest.Monke
     data = toy()
     configs = [some_run(data, seed=seed, optimizer=optimizer) for seed in range(3)]
     for one in configs[::2]:
-        with monkeypatch.context() as patch:
-            patch.setattr(Session, "_add_point", stopping(Session._add_point, 15))
-            with pytest.raises(Stopped):
-                list(Lanes([one], data, device="cpu", snapshots=tmp_path).train())
+        stop_in_a_lane(one, data, tmp_path, monkeypatch, step=15)
     found = list(Lanes(configs, data, device="cpu", num_lanes=1, snapshots=tmp_path).train())
     assert [steps_resumed_at(trained) for trained in found] == [[10], [], [10]]
     for trained, expected in zip(found, Lanes(configs, data, device="cpu", num_lanes=1).train(), strict=True):
         assert_the_same(trained, expected)
 
 
-def stopping(add_point: object, step: int) -> object:
-    def add(session: Session) -> None:
+def stop_in_a_lane(
+    one: RunConfig, data: Dataset, folder: Path, monkeypatch: pytest.MonkeyPatch, *, step: int, device: str = "cpu"
+) -> None:
+    add_point = Session._add_point
+
+    def stop(session: Session) -> None:
         if session.step >= step:
             raise Stopped
-        add_point(session)  # type: ignore[operator]
+        add_point(session)
 
-    return add
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "_add_point", stop)
+        with pytest.raises(Stopped):
+            list(Lanes([one], data, device=device, snapshots=folder).train())
 
 
 @pytest.mark.parametrize("text", [b"", b"not a snapshot"], ids=["empty", "something else"])

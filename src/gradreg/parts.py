@@ -8,7 +8,6 @@ Between parts a value is either kept as it was traced, or computed again from wh
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +18,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
+
+from gradreg.memory import owners, written_by
 
 #: How many parts begin after a node, and which it belongs to, in its ``meta``.
 _LATER, _PART = "gradreg_later_parts", "gradreg_part"
@@ -121,34 +122,9 @@ def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
 
 def _changed(graph: Graph) -> set[Node]:
     """All that share memory with something that is written to, and so may not be what they were any more."""
-    memory: dict[Node, Node] = {}
-    written: set[Node] = set()
-    for node in graph.nodes:
-        shared, changed = _shared_and_changed(node)
-        memory[node] = memory[shared[0]] if shared else node
-        written.update(memory[one] for one in changed)
-    return {node for node, first in memory.items() if first in written}
-
-
-def _shared_and_changed(node: Node) -> tuple[list[Node], list[Node]]:
-    """Of the nodes that it is given: those whose memory it shares (as a view, or in place), and those that it writes to."""
-    target = node.target
-    if target is operator.getitem or target is torch.ops.aten._unsafe_view.default:  # views, though not declared as such
-        return node.all_input_nodes[:1], []
-    if not isinstance(target, OpOverload):
-        return [], []
-    schema = target._schema
-    given = dict(zip((one.name for one in schema.arguments), node.args, strict=False)) | node.kwargs
-    aliased = [(one.alias_info, _nodes(given.get(one.name))) for one in schema.arguments]
-    shared = [node for alias, nodes in aliased if alias is not None for node in nodes]
-    changed = [node for alias, nodes in aliased if alias is not None and alias.is_write for node in nodes]
-    return shared if any(value.alias_info is not None for value in schema.returns) else [], changed
-
-
-def _nodes(given: Any) -> list[Node]:
-    found: list[Node] = []
-    map_arg(given, found.append)
-    return found
+    owner = owners(graph)
+    written = {owner[value] for node in graph.nodes for value in written_by(node)}
+    return {node for node, first in owner.items() if first in written}
 
 
 def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +19,7 @@ from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
 
+EXIT_INTERRUPTED = 130
 WHAT, TRAIN, WHERE = "What to train on", "How to train", "Where to run"
 
 Data = Annotated[
@@ -148,6 +151,16 @@ def default_device(device: str | None) -> str:
     if device is not None and not re.fullmatch(r"(cpu|mps|(cuda|xpu)(:\d+)?)", device):
         raise ValueError(f"--device {device!r} is unknown: choose cpu, cuda or, of several, cuda:1.")
     return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def interruptible(say: Callable[[], str]) -> Iterator[None]:
+    """Ctrl-C ends with what there is to say of it, and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"interrupted: {say()}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def make_folder(out: Path | None) -> None:

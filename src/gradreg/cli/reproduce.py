@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,6 @@ import typer
 from rich.console import Console
 
 from gradreg.cli import options as o
-from gradreg.cli.study import EXIT_INTERRUPTED
 from gradreg.data import load
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.reproduce import Reproduction
@@ -63,18 +60,9 @@ def reproduce(
         num_workers=workers or default_workers(where),
         watch=None if as_json else _Counter(),
     )
-    with _interruptible(reproduction.results.folder):
+    kept = f"finished runs are kept in {reproduction.results.folder}, and the same command goes on from there."
+    with o.interruptible(lambda: kept):
         _reproduce(reproduction, tuned=tuned, show=show, as_json=as_json)
-
-
-@contextmanager
-def _interruptible(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        text = f"interrupted: finished runs are kept in {folder}, and the same command goes on from there."
-        typer.echo(text, err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
 def _reproduce(reproduction: Reproduction, *, tuned: bool, show: bool, as_json: bool) -> None:

@@ -21,7 +21,6 @@ from gradreg.study.plan import BASELINE, Plan, arms_of
 from gradreg.training import RunConfig
 
 STUDY = "The comparison"
-EXIT_INTERRUPTED = 130
 
 COMPARE_HELP = (
     "Is gradient regularization worth it on this data?\n\n"
@@ -89,7 +88,7 @@ def study(
     o.make_folder(folder.folder)
     o.say_what_is_understood(base, dataset, quiet=as_json)
     only_tuning = ctx.info_name == "tune"
-    with _interruptible(folder), _progress(plan, only_tuning, quiet=as_json) as watch:
+    with o.interruptible(lambda: _recorded(folder)), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)
     folder.save(outcome, title=f"{data}: {base.model}")
@@ -141,14 +140,9 @@ def _safe(name: str) -> str:
     return name.rpartition(":")[2]
 
 
-@contextmanager
-def _interruptible(folder: StudyFolder) -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = len(list(folder.store.folder.glob("*.json")))
-        typer.echo(f"interrupted with {done} runs recorded: the same command goes on from there.", err=True)
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+def _recorded(folder: StudyFolder) -> str:
+    done = len(list(folder.store.folder.glob("*.json")))
+    return f"{done} runs are recorded, and the same command goes on from there."
 
 
 @contextmanager

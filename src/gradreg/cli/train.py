@@ -53,7 +53,7 @@ def train(
     config = add_penalties(base, penalty or [], seed)
     o.make_folder(out)
     o.say_what_is_understood(config, dataset, quiet=as_json)
-    with _progress(config, tensorboard, quiet=as_json) as progress:
+    with o.interruptible(lambda: "nothing is saved."), _progress(config, tensorboard, quiet=as_json) as progress:
         trained = run(config, dataset, device=o.default_device(device), progress=progress)
     if trained.record.metrics["diverged"]:
         raise ValueError(

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gradreg.memory import owners
 from gradreg.parts import compiled_in_parts
 
 #: Places of tensors.
@@ -48,23 +49,14 @@ def trace(function: Callable[..., Any], *args: Any) -> GraphModule:
 
 def _leave_out_copies_that_nobody_reads(graph: GraphModule) -> None:
     """What is written at last to a tensor made in the graph itself, such as the input of a ReLU in place."""
-    seen: set[Node] = set()  # used later on
+    owner = owners(graph.graph)
+    read_later: set[Node] = set()
     for node in reversed(graph.graph.nodes):
-        target = node.args[0] if node.target is torch.ops.aten.copy_.default else None
-        if isinstance(target, Node) and not node.users and target not in seen and _is_own(target):
-            graph.graph.erase_node(node)
-            continue
-        seen.update(node.all_input_nodes)
-
-
-def _is_own(node: Node) -> bool:
-    """Whether its memory is its alone: no input, no view, and without views."""
-    return node.op == "call_function" and not any(map(_shares_memory, (node, *node.users)))
-
-
-def _shares_memory(node: Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is None or (not schema.is_mutable and any(value.alias_info is not None for value in schema.returns))
+        into = owner[node.args[0]] if node.target is torch.ops.aten.copy_.default else None
+        if into is not None and into.op == "call_function" and into not in read_later:
+            graph.graph.erase_node(node)  # its result, the same memory, is read by nobody either
+        else:
+            read_later.update(owner[one] for one in node.all_input_nodes)
 
 
 def _first_line(error: Exception) -> str:

@@ -57,8 +57,8 @@ class Fleet:
         if len(shapes) != 1:
             raise ValueError(
                 f"a fleet needs members of one shape, and these {len(configs)} configs have {len(shapes)}: they may differ "
-                "in seed, train_size, learning_rate, dropout and penalties' weights alone. Group them with "
-                "gradreg.training.shape_of."
+                "in seed, train_size, learning_rate, dropout and penalties' weights alone, and a weight of 0, which is off, "
+                "is not like others. Group them with gradreg.training.shape_of."
             )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
 
