@@ -164,8 +164,8 @@ def _by_the_text() -> str:
     theirs, records, rows = recorded(), recorded("paper"), []
     for name, experiment in experiments("paper").items():
         beside = {one.cell.place: cells(one) for one in judge(experiments(PROTOCOL)[name], theirs[name])}
-        for line in (cells(one) for one in judge(experiment, records[name]) if one.ours is not None):
-            rows.append([name, *line[:3], beside[line[0], line[1]][3], *line[3:5]])
+        lines = (cells(one) for one in judge(experiment, records[name]) if one.ours is not None)
+        rows += [[name, *line[:3], beside[line[0], line[1]][3], *line[3:5]] for line in lines]
     text = (
         "The text gives Adam a learning rate of 0.1, the authors' code has 0.001; the text also says balanced subsets, and "
         "penalties on the model as it is tested. 10 runs each, the same seeds."
