@@ -16,7 +16,7 @@ import gradreg as gr
 from gradreg.data import Dataset, load
 from gradreg.draws import Draws
 from gradreg.models import build
-from gradreg.training import RunConfig, RunRecord, run
+from gradreg.training import RunConfig, RunRecord, run, schedule
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
 from gradreg.training.resident import prepare
@@ -189,6 +189,14 @@ def test_batches_show_every_example_once_an_epoch() -> None:
         assert sorted(rows[20 * epoch : 20 * epoch + 20].tolist()) == list(range(20))
     small = list(batches(3, one, torch.tensor([5])))
     assert all(sorted(batch[0].tolist()) == [0, 1, 2] for batch in small)
+
+
+@pytest.mark.parametrize("at_once", [1, 200, 2**20])
+def test_batches_do_not_depend_on_what_is_shuffled_in_one_go(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "ORDERED_AT_ONCE", at_once)
+    rows = torch.cat(list(batches(20, config(toy(), batch_size=7, num_steps=30), torch.tensor([5, 6]))), 1)
+    epochs = [[Draws(key).at("order", epoch).permutation(20) for epoch in range(11)] for key in (5, 6)]
+    assert torch.equal(rows, torch.stack([torch.cat(own)[: 7 * 30] for own in epochs]))
 
 
 def test_learning_rate_falls_at_half_and_three_quarters() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gradreg.engines.simplify import simplify
 from gradreg.memory import owners
 from gradreg.parts import compiled_in_parts
 
@@ -95,10 +96,14 @@ class Program:
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
         with self._as_traced():
-            self._run = self._captured() if self.state[0].is_cuda else self._replay
+            self._run = self._captured() if self.state[0].is_cuda else self._one_by_one()
 
     def __call__(self) -> None:
         self._run()
+
+    def _one_by_one(self) -> Callable[[], None]:
+        simplify(self.graph)
+        return self._replay
 
     def _replay(self) -> None:
         with self._as_traced():

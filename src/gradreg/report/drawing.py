@@ -152,31 +152,35 @@ def settle(figure: Figure) -> Figure:
     return figure
 
 
-def as_svg(figure: Figure, *, transparent: bool = False) -> str:
-    """The figure as an SVG document: text stays text, and the same figure gives the same bytes."""
+def as_svg(figure: Figure) -> str:
+    """The figure as a transparent SVG document: text stays text, and the same figure gives the same bytes."""
     buffer = io.StringIO()
     with house_style():
-        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=transparent)
+        figure.savefig(buffer, format="svg", metadata=NO_METADATA, transparent=True)
     return buffer.getvalue()
 
 
-def as_inline_svg(figure: Figure, prefix: str, description: str) -> str:
-    """The figure as part of an HTML page: as wide as its box, in the page's text colour, with ids of its own."""
-    svg = as_svg(figure, transparent=True)
+def on_white(svg: str) -> str:
+    """The drawing on paper."""
+    return re.sub(r"<svg[^>]*>", r'\g<0>\n <rect width="100%" height="100%" fill="#ffffff"/>', svg, count=1)
+
+
+def inline(svg: str, prefix: str, description: str) -> str:
+    """The drawing as part of an HTML page: as wide as its box, in the page's text colour, with ids of its own."""
     body = svg[svg.index("<svg") :]
+    width = float(re.search(r'width="([\d.]+)pt"', body)[1]) / 72  # type: ignore[index]
     body = re.sub(r' (width|height)="[\d.]+pt"', "", body, count=2)
     used = set(re.findall(r"#([\w-]+)", body))
     body = re.sub(r' id="([\w-]+)"', lambda match: match[0] if match[1] in used else "", body)
     body = re.sub(r'(id="|"#|url\(#)(?=[\w-])', rf"\g<1>{prefix}-", body).replace(INK, "currentColor")
-    width = figure.get_size_inches()[0]
     size = f"min-width:{70 * width:.0f}px;max-width:{125 * width:.0f}px"  # letters of 10 to 17 pixels
     return body.replace("<svg", f'<svg role="img" aria-label="{html.escape(description)}" style="{size}"', 1)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Write ``stem.svg`` and ``stem.pdf``."""
-    svg, pdf = (stem.with_suffix(suffix) for suffix in (".svg", ".pdf"))
-    svg.write_text(as_svg(figure), encoding="utf-8")
+def save(figure: Figure, svg: str, stem: Path) -> list[Path]:
+    """Write ``stem.svg``, the figure as it is drawn already, and ``stem.pdf``."""
+    drawn, pdf = (stem.with_suffix(suffix) for suffix in (".svg", ".pdf"))
+    drawn.write_text(on_white(svg), encoding="utf-8")
     with house_style():
         figure.savefig(pdf, metadata={"CreationDate": None})
-    return [svg, pdf]
+    return [drawn, pdf]

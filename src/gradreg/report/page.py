@@ -9,9 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
-from gradreg.report.drawing import as_inline_svg
+from gradreg.report.drawing import as_svg, inline
 from gradreg.report.facts import facts
 from gradreg.report.figures import draw_all, save_all
 from gradreg.report.slider import slider_data
@@ -33,7 +32,7 @@ def render(records: Iterable[RunRecord], *, title: str, baseline: str = "baselin
     """The page as text: verdict, table, figures, and how it was done."""
     records = list(records)
     comparison = compare_arms(records, baseline)
-    return _fill(title, records, comparison, draw_all(records, comparison))
+    return _fill(title, records, comparison, {n: as_svg(figure) for n, figure in draw_all(records, comparison).items()})
 
 
 def write_report(records: Iterable[RunRecord], folder: Path, *, title: str, baseline: str = "baseline") -> Path:
@@ -41,15 +40,16 @@ def write_report(records: Iterable[RunRecord], folder: Path, *, title: str, base
     records = list(records)
     comparison = compare_arms(records, baseline)
     figures = draw_all(records, comparison)
-    save_all(figures, folder / "figures")
+    svgs = {name: as_svg(figure) for name, figure in figures.items()}
+    save_all(figures, svgs, folder / "figures")
     (folder / "table.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "table.tex").write_text(as_latex(comparison), encoding="utf-8")
     page = folder / "index.html"
-    page.write_text(_fill(title, records, comparison, figures), encoding="utf-8")
+    page.write_text(_fill(title, records, comparison, svgs), encoding="utf-8")
     return page
 
 
-def _fill(title: str, records: Sequence[RunRecord], comparison: Comparison, figures: dict[str, Figure]) -> str:
+def _fill(title: str, records: Sequence[RunRecord], comparison: Comparison, svgs: dict[str, str]) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -61,16 +61,16 @@ def _fill(title: str, records: Sequence[RunRecord], comparison: Comparison, figu
         best=comparison.best.arm if comparison.best else None,
         downloads={"table.csv": _data_uri(as_csv(comparison), "csv"), "table.tex": _data_uri(as_latex(comparison), "plain")},
         facts=facts(records, comparison),
-        figures=[_inline(name, figure) for name, figure in figures.items()],
+        figures=[_inline(name, svg) for name, svg in svgs.items()],
         slider=slider_data(records, comparison),
         runs=_runs(records, comparison),
     )
 
 
-def _inline(name: str, figure: Figure) -> dict[str, Any]:
+def _inline(name: str, svg: str) -> dict[str, Any]:
     # matplotlib has escaped the user's names in the drawing; the template escapes everything else.
-    svg = Markup(as_inline_svg(figure, name, HEADINGS[name]))  # noqa: S704
-    return {"name": name, "heading": HEADINGS[name], "svg": svg}
+    safe = Markup(inline(svg, name, HEADINGS[name]))  # noqa: S704
+    return {"name": name, "heading": HEADINGS[name], "svg": safe}
 
 
 def _runs(records: Sequence[RunRecord], comparison: Comparison) -> list[list[str]]:

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.judge import claims_tested, judge
-from gradreg.report.drawing import as_inline_svg
+from gradreg.report.drawing import as_svg, inline
 from gradreg.report.reproduction import CLAIM_HEADERS, HEADERS, Records, cells, claim_cells, headline, in_order
 from gradreg.report.reproduction_figures import CAPTIONS, HEADINGS, draw
 
@@ -31,7 +31,7 @@ def write_page(experiments: Mapping[str, Experiment], records: Mapping[str, Reco
                 "name": name,
                 "heading": HEADINGS[name],
                 "caption": CAPTIONS[name],
-                "svg": Markup(as_inline_svg(figure, name, HEADINGS[name])),  # noqa: S704
+                "svg": Markup(inline(as_svg(figure), name, HEADINGS[name])),  # noqa: S704
             }
             for name, figure in draw(experiments, records).items()
         ],

@@ -43,6 +43,7 @@ class FleetStep:
 
         self.x = torch.cat([data.train.x for data in members.data])
         self.y = torch.cat([targets(data, members.dataset.task) for data in members.data])
+        self.scales = members.scales
         self.sizes = [len(data.train) for data in members.data]
         starts = itertools.accumulate(self.sizes[:-1], initial=0)
         self.starts = torch.tensor([*starts], device=device)[:, None]
@@ -149,8 +150,7 @@ class FleetStep:
         keys: Tensor,
     ) -> tuple[Tensors, Tensor, tuple[Tensor, ...], Tensors]:
         members = self.members
-        scales = members.scales
-        x = standardised(x, scales.mean, scales.std)
+        x = standardised(x, self.scales.mean, self.scales.std)
 
         def total(
             parameters: Tensors, others: Tensors, x: Tensor, y: Tensor, key: Tensor, weights: Sequence[Tensor], rate: Any

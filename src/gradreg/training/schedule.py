@@ -10,6 +10,9 @@ from torch import Tensor
 from gradreg.draws import Draws
 from gradreg.training.config import RunConfig
 
+#: Row numbers to shuffle in one go: many small epochs, or one large.
+ORDERED_AT_ONCE = 2**20
+
 
 def batches(num_examples: int, config: RunConfig, keys: Tensor) -> Iterator[Tensor]:
     """Row numbers of each batch, ``[members, batch]``: shuffled anew when all have been seen, running on across that border.
@@ -20,22 +23,26 @@ def batches(num_examples: int, config: RunConfig, keys: Tensor) -> Iterator[Tens
         keys: of each member's draws.
     """
     size = min(config.batch_size, num_examples)
+    at_once = max(1, min(ORDERED_AT_ONCE // (len(keys) * num_examples), -(-config.num_steps * size // num_examples)))
+    epochs = torch.arange(at_once, device=keys.device)
     rows = keys.new_empty(len(keys), 0)
-    epoch = 0
     for _ in range(config.num_steps):
         if rows.shape[1] < size:
-            rows = torch.cat([rows, _orders(num_examples, keys, epoch)], 1)
-            epoch += 1
+            rows = torch.cat([rows, _orders(num_examples, keys, epochs)], 1)
+            epochs = epochs + at_once
         yield rows[:, :size]
         rows = rows[:, size:]
 
 
-def _orders(num_examples: int, keys: Tensor, epoch: int) -> Tensor:
-    def order(key: Tensor) -> Tensor:
+def _orders(num_examples: int, keys: Tensor, epochs: Tensor) -> Tensor:
+    """Of each member, one epoch after the other."""
+
+    def order(key: Tensor, epoch: Tensor) -> Tensor:
         return Draws(key).at("order", epoch).permutation(num_examples, keys.device)
 
-    orders: Tensor = torch.func.vmap(order)(keys)
-    return orders
+    of_epochs = torch.func.vmap(order, (None, 0))
+    orders: Tensor = torch.func.vmap(of_epochs, (0, None))(keys, epochs)
+    return orders.flatten(1)
 
 
 def key_of(config: RunConfig) -> int:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gradreg.report.drawing import save, settle
+from gradreg.report.drawing import as_svg, save, settle
 from gradreg.report.figures.accuracy_by_arm import accuracy_by_arm
 from gradreg.report.figures.gradient_norms import gradient_norms
 from gradreg.report.figures.learned_functions import learned_functions
@@ -32,13 +32,14 @@ def draw_all(records: Sequence[RunRecord], comparison: Comparison) -> dict[str, 
 def save_figures(records: Iterable[RunRecord], folder: Path, *, baseline: str = "baseline") -> list[Path]:
     """Write every figure as SVG and PDF; returns their paths."""
     records = list(records)
-    return save_all(draw_all(records, compare_arms(records, baseline)), folder)
+    figures = draw_all(records, compare_arms(records, baseline))
+    return save_all(figures, {name: as_svg(figure) for name, figure in figures.items()}, folder)
 
 
-def save_all(figures: dict[str, Figure], folder: Path) -> list[Path]:
-    """Write drawn figures as SVG and PDF; returns their paths."""
+def save_all(figures: dict[str, Figure], svgs: dict[str, str], folder: Path) -> list[Path]:
+    """Write figures as SVG, which they are drawn as already, and as PDF; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    return [path for name, figure in figures.items() for path in save(figure, folder / name)]
+    return [path for name, figure in figures.items() for path in save(figure, svgs[name], folder / name)]
 
 
 __all__ = [
