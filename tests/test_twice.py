@@ -185,6 +185,33 @@ def test_batch_norm_of_one_value_is_refused_as_by_pytorch() -> None:
             nn.BatchNorm1d(3)(torch.randn(1, 3))
 
 
+@pytest.mark.parametrize("batched", [(True, False), (False, True), (True, True)], ids=["dy", "x", "both"])
+@pytest.mark.parametrize("inner_rows", [False, True])
+def test_batch_norm_vectorised_over_some_of_its_arguments(batched: tuple[bool, bool], inner_rows: bool) -> None:
+    """First and second derivative, with rows of a Jacobian inside, against one after the other."""
+    generator = torch.Generator().manual_seed(0)
+
+    def random(*shape: int) -> Tensor:
+        return torch.randn(*shape, dtype=torch.float64, generator=generator)
+
+    dy = random(*[3] * batched[0], *[2] * inner_rows, 4, 5, 2, 2)
+    x = random(*[3] * batched[1], 4, 5, 2, 2)
+    weight, tangent = random(5), random(4, 5, 2, 2)
+
+    def derivative(dy: Tensor, x: Tensor) -> Tensor:
+        with FastTwice():
+            y, pull = torch.func.vjp(lambda x: F.batch_norm(x, None, None, weight, training=True), x)
+        return (torch.func.vmap(pull)(dy)[0].sum(0) if inner_rows else pull(dy)[0]) * y
+
+    def both(dy: Tensor, x: Tensor) -> Tensor:
+        by_dy, by_x = torch.func.grad(lambda dy, x: (derivative(dy, x) * tangent).sum(), (0, 1))(dy, x)
+        return torch.cat([derivative(dy, x).flatten(), by_dy.flatten(), by_x.flatten()])
+
+    found = torch.func.vmap(both, tuple(0 if one else None for one in batched))(dy, x)
+    alone = [both(dy[n] if batched[0] else dy, x[n] if batched[1] else x) for n in range(3)]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-10)
+
+
 def test_max_pool_of_equal_values_takes_the_first_as_pytorch() -> None:
     x = torch.ones(1, 1, 4, 4, requires_grad=True)
     found = []
