@@ -387,6 +387,17 @@ def test_unusable_files(tmp_path: Path) -> None:
         load(str(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize(
+    ("data", "given"),
+    [("digits", {"label": "y"}), ("digits", {"image_size": 8}), ("my.npz", {"label": "y"}), ("", {"label": "y"})],
+)
+def test_what_does_not_apply_is_refused(tmp_path: Path, data: str, given) -> None:
+    np.savez(tmp_path / "my.npz", x=np.eye(4), y=np.array([0, 1, 0, 1]))
+    where = data if data == "digits" else str(tmp_path / data)
+    with pytest.raises(DataError, match=f"{next(iter(given))}=.* does not apply to .*Leave it out"):
+        load(where, **given)
+
+
 # The user's own: tables
 
 
@@ -418,6 +429,12 @@ def test_table_label_column(table) -> None:
     assert table("\ufeffa;b\n1,5;x\n2,5;z\n1,5;x\n2,5;z\n\n").input_shape == (2,)
     with pytest.raises(DataError, match="label='kin' is no column of .*choose one of weight, colour, kind"):
         table(PETS, label="kin")
+
+
+def test_table_has_no_pictures_to_resize(table, tmp_path: Path) -> None:
+    table(PETS)
+    with pytest.raises(DataError, match="image_size=8 does not apply"):
+        load(str(tmp_path / "my.csv"), image_size=8)
 
 
 def test_table_regression(table) -> None:

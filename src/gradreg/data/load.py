@@ -14,7 +14,7 @@ from gradreg.data.errors import DataError
 from gradreg.data.hub import PREFIX, load_hub
 from gradreg.data.named import NAMED, prepared_path, read_prepared
 from gradreg.data.optional import is_installed
-from gradreg.data.own import load_own
+from gradreg.data.own import load_own, refuse
 
 
 def load(
@@ -32,12 +32,11 @@ def load(
     >>> load("sin").task
     'regression'
     """
-    if data in EMBEDDED:
-        return EMBEDDED[data].make()
-    if data in NAMED:
-        return read_prepared(data, find_data_dir(data_dir))
     if data.startswith(PREFIX):
         return load_hub(data, label, image_size)
+    if data in EMBEDDED or data in NAMED:
+        refuse(data, label=label, image_size=image_size)
+        return EMBEDDED[data].make() if data in EMBEDDED else read_prepared(data, find_data_dir(data_dir))
     if _looks_like_a_path(data):
         return load_own(Path(data).expanduser(), label=label, image_size=image_size)
     raise _unknown(data)

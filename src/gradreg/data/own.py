@@ -19,14 +19,29 @@ def load_own(path: Path, *, label: str | None = None, image_size: int | None = N
     if not path.exists():
         raise DataError(f"{path} does not exist: check the spelling, and the folder you are in.")
     if path.is_dir():
+        refuse(path, label=label)
         return load_folder(path, image_size)
     if path.stat().st_size == 0:
         raise DataError(f"{path} is empty: write the data again.")
     if path.suffix.lower() == ".npz":
+        refuse(path, label=label, image_size=image_size)
         return load_arrays(path)
     if path.suffix.lower() in (".csv", ".tsv", ".txt"):
+        refuse(path, image_size=image_size)
         return load_table(path, label)
     raise DataError(f"{path} has the unknown ending {path.suffix!r}: use .npz, .csv, or a folder with a subfolder a class.")
+
+
+def refuse(data: str | Path, *, label: str | None = None, image_size: int | None = None) -> None:
+    """What does not apply to these data, rather than ignore it."""
+    if label is not None:
+        raise DataError(
+            f"label={label!r} does not apply to {data}: tables have columns to predict, and this is none. Leave it out."
+        )
+    if image_size is not None:
+        raise DataError(
+            f"image_size={image_size} does not apply to {data}: only pictures in files are resized. Leave it out."
+        )
 
 
 def load_arrays(path: Path) -> Dataset:
