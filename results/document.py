@@ -77,8 +77,8 @@ def summary() -> str:
     (first, best), *_ = ranked(task)
     return (
         f"{headline(list(experiments(PROTOCOL).values()), recorded())}\nThe best mean that was found for small MNIST is "
-        f"{100 * best.mean:.2f}\n({first.arm}; {TASKS[task].partition(': ')[2]}; tuned on validation data); the paper's best "
-        f"is {PUBLISHED[task]:.2f}."
+        f"{100 * best.mean:.2f}\n({first.arm}; {TASKS[task].partition(': ')[2]}; tuned on validation data); the paper's "
+        f"best is {PUBLISHED[task]:.2f}."
     )
 
 
