@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from gradreg.engines.folded import lay_out_for_convolutions
 from gradreg.engines.simplify import simplify
 from gradreg.memory import owners
 from gradreg.parts import compiled_in_parts
@@ -148,6 +149,7 @@ def compiled_and_checked(
 
     The compiler is large and has had errors that change results without a word; gradients that are wrong train all the same.
     """
+    lay_out_for_convolutions(graph)
     expected = _after(graph, state, inputs, judged)
     # Padded strides were behind several of those errors, https://github.com/pytorch/pytorch/issues/194281 for one.
     options = {"comprehensive_padding": False, "fallback_random": _draws(graph)}
