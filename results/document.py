@@ -13,7 +13,7 @@ from gradreg.papers.experiment import arm_id, distinct_runs
 from gradreg.papers.judge import judge
 from gradreg.papers.results import Results, run_id
 from gradreg.papers.tuned import can_be_tuned, tuned, tuning_of
-from gradreg.papers.varga2018 import experiments
+from gradreg.papers.varga2018 import experiments, protocol
 from gradreg.penalties import GradientPenalty, WeightDecay
 from gradreg.report.drawing import house_style
 from gradreg.report.reproduction import Records, body, cells, disagreements, headline, table
@@ -173,8 +173,9 @@ def _by_the_text() -> str:
         lines = (cells(one) for one in judge(experiment, records[name]) if one.ours is not None)
         rows += [[name, *line[:3], beside[line[0], line[1]][3], *line[3:5]] for line in lines]
     text = (
-        "The text gives Adam a learning rate of 0.1, the authors' code has 0.001; the text also says balanced subsets, and "
-        "penalties on the model as it is tested. 10 runs each, the same seeds."
+        f"The text gives Adam a learning rate of {protocol('paper').mnist().learning_rate:g}, the authors' code has "
+        f"{protocol(PROTOCOL).mnist().learning_rate:g}. It also says balanced subsets, penalties on the "
+        "loss's own forward pass, and means for sums. One H200, the same seeds."
     )
     headers = ("experiment", "", "", "published", "by the code", "by the text", "n")
     return text + "\n\n" + "\n".join(table(headers, rows))

@@ -11,6 +11,7 @@ import gradreg as gr
 from gradreg.draws import Draws
 from gradreg.engines.folded import lay_out_for_convolutions
 from gradreg.engines.program import trace
+from gradreg.parts import begin_part
 
 aten = torch.ops.aten
 
@@ -47,6 +48,34 @@ def test_other_layouts_are_left_alone() -> None:
     before = len(graph.graph.nodes)
     lay_out_for_convolutions(graph)
     assert len(graph.graph.nodes) == before
+
+
+def test_rows_that_are_written_to_are_left_alone() -> None:
+    def function(rows: Tensor) -> Tensor:
+        sent = rows.relu()
+        before = F.conv2d(sent.flatten(0, 1), torch.ones(4, 4, 3, 3)).sum()
+        sent.select(0, 0).add_(1)
+        return before + F.conv2d(sent.flatten(0, 1), torch.ones(1, 4, 1, 1)).sum()
+
+    graph = trace(function, channels_last_rows())
+    lay_out_for_convolutions(graph)
+    assert aten.mul.Tensor not in read_by_convolutions(graph)
+    assert torch.equal(graph(channels_last_rows()), function(channels_last_rows()))
+
+
+def test_the_layout_belongs_to_the_part_of_the_rows() -> None:
+    def function(rows: Tensor) -> Tensor:
+        sent = rows.relu()
+        size = sent.square().sum()
+        begin_part()
+        return size + F.conv2d(sent.flatten(0, 1), torch.ones(4, 4, 3, 3)).sum()
+
+    graph = trace(function, channels_last_rows())
+    lay_out_for_convolutions(graph)
+    later = [node.meta.get("gradreg_later_parts", 0) for node in graph.graph.nodes if node.op == "call_function"]
+    assert later == sorted(later, reverse=True)
+    assert later[0] == 1
+    assert later[-1] == 0
 
 
 def test_a_step_with_whole_jacobians_is_the_same_bit_for_bit() -> None:

@@ -25,6 +25,13 @@ def written_by(node: Node) -> list[Node]:
     return [value for alias, values in _aliased(node) if alias.is_write for value in values]
 
 
+def changed(graph: Graph) -> set[Node]:
+    """All that share memory with something that is written to, and so may not be what they were any more."""
+    owner = owners(graph)
+    written = {owner[value] for node in graph.nodes for value in written_by(node)}
+    return {node for node, first in owner.items() if first in written}
+
+
 def _shared(node: Node) -> list[Node]:
     """Those of the values it is given whose memory its result shares."""
     if node.target in (operator.getitem, torch.ops.aten._unsafe_view.default):  # views, though not declared as such

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 
-from gradreg.memory import owners, written_by
+from gradreg.memory import changed
 
 #: How many parts begin after a node, and which it belongs to, in its ``meta``.
 _LATER, _PART = "gradreg_later_parts", "gradreg_part"
@@ -53,9 +53,9 @@ def compiled_in_parts(graph: GraphModule, compiler: Callable[[nn.Module], Any]) 
     graph = _copy_of(graph)
     for node in graph.graph.nodes:
         node.meta[_PART] = number - node.meta.get(_LATER, 0)
-    changed = _changed(graph.graph)
+    unsafe = changed(graph.graph)
     for part in range(1, number + 1):
-        _compute_again(graph, part, changed)
+        _compute_again(graph, part, unsafe)
     # In the order of the trace: writes are no dependences that a split could see.
     whole = split_module(graph, graph, lambda node: node.meta[_PART], keep_original_order=True)
     compiled: dict[Any, Any] = {}
@@ -95,7 +95,7 @@ def _layout(value: object) -> object:
     return (value.shape, value.stride(), value.dtype, value.device) if isinstance(value, Tensor) else None
 
 
-def _compute_again(graph: GraphModule, part: int, changed: set[Node]) -> None:
+def _compute_again(graph: GraphModule, part: int, unsafe: set[Node]) -> None:
     """Let a part compute again what is a few operations away from what it is given.
 
     The input of a convolution is one: a ReLU and a batch norm away from the convolution before, which is given for their
@@ -108,7 +108,7 @@ def _compute_again(graph: GraphModule, part: int, changed: set[Node]) -> None:
             continue
         chain, ends = _way_back(node, given)
         more = {end for end in ends - given if end.op == "call_function"}  # inputs are there for all parts
-        if ends & given and _is_cheap(node, more, ends & given) and changed.isdisjoint((*chain, *ends)):
+        if ends & given and _is_cheap(node, more, ends & given) and unsafe.isdisjoint((*chain, *ends)):
             _repeat(chain, node, users, part)
             given |= more
         else:
@@ -118,13 +118,6 @@ def _compute_again(graph: GraphModule, part: int, changed: set[Node]) -> None:
 def _is_cheap(node: Node, more: set[Node], given: set[Node]) -> bool:
     size = _bytes([node])
     return _SMALLER * _bytes(more) < size and _bytes(given) < _READ * size
-
-
-def _changed(graph: Graph) -> set[Node]:
-    """All that share memory with something that is written to, and so may not be what they were any more."""
-    owner = owners(graph)
-    written = {owner[value] for node in graph.nodes for value in written_by(node)}
-    return {node for node, first in owner.items() if first in written}
 
 
 def _way_back(node: Node, given: set[Node]) -> tuple[list[Node], set[Node]]:

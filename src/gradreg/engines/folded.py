@@ -11,14 +11,20 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from gradreg.memory import changed
+
 aten = torch.ops.aten
 CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
 
 
 def lay_out_for_convolutions(graph: GraphModule) -> None:
-    """All rows that a convolution reads with the channels last; the numbers stay the same, bit for bit."""
+    """All rows that a convolution reads with the channels last; the numbers stay the same, bit for bit.
+
+    Not those that are written to: the product is a copy.
+    """
+    unsafe = changed(graph.graph)
     for node in list(graph.graph.nodes):
-        if node.op == "call_function" and node.target is not aten.view.default:
+        if node.op == "call_function" and node.target is not aten.view.default and node not in unsafe:
             folded = [user for user in node.users if _is_folded(node, user)]
             if folded:
                 _fold_first(graph, node, folded)
@@ -44,8 +50,8 @@ def _fold_first(graph: GraphModule, node: Node, folded: list[Node]) -> None:
         first = graph.graph.call_function(aten.view.default, (node, list(view.shape)))
         kept = graph.graph.call_function(aten.mul.Tensor, (first, 1))
         unfolded = graph.graph.call_function(aten.view.default, (kept, list(rows.shape)))
-    for new, like in ((first, folded[0]), (kept, folded[0]), (unfolded, node)):
-        new.meta = dict(like.meta)
+    for new, value in ((first, view), (kept, view), (unfolded, rows)):
+        new.meta = node.meta | {"val": value}  # of the same part of the step as the rows, wherever it is that they are read
     for view_of_it in folded:
         view_of_it.replace_all_uses_with(kept)
         graph.graph.erase_node(view_of_it)

@@ -96,15 +96,15 @@ class Program:
         self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
-        with self._as_traced():
-            self._run = self._captured() if self.state[0].is_cuda else self._one_by_one()
+        if self.state[0].is_cuda:
+            with self._as_traced():
+                self._run = self._captured()
+        else:
+            simplify(self.graph)
+            self._run = self._replay
 
     def __call__(self) -> None:
         self._run()
-
-    def _one_by_one(self) -> Callable[[], None]:
-        simplify(self.graph)
-        return self._replay
 
     def _replay(self) -> None:
         with self._as_traced():

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.fx import Graph, GraphModule, Node
 
-from gradreg.memory import owners, written_by
+from gradreg.memory import changed, owners, written_by
 
 aten = torch.ops.aten
 #: Views that begin where the memory of their argument begins, and so are told apart by shape and strides.
@@ -48,10 +48,9 @@ def simplify(graph: GraphModule) -> None:
 
 def _make_constants_once(graph: GraphModule) -> None:
     """What is made of nothing, such as ``arange``, unless it is random or something is written to it."""
-    owner = owners(graph.graph)
-    changed = {owner[into] for node in graph.graph.nodes for into in written_by(node)}
+    unsafe = changed(graph.graph)
     for node in list(graph.graph.nodes):
-        if node.op == "call_function" and not node.all_input_nodes and node not in changed and _is_pure(node):
+        if node.op == "call_function" and not node.all_input_nodes and node not in unsafe and _is_pure(node):
             made = node.target(*node.args, **node.kwargs)
             if isinstance(made, Tensor) and made.numel() <= SMALL:
                 graph.register_buffer(f"constant_{node.name}", made, persistent=False)
