@@ -1,6 +1,7 @@
 """Where the time of a compiled step goes, by kind of kernel: ``python benchmarks/kernels.py resnet spect_reg frob_reg``.
 
-Writes one CSV file to ``--out``. A step replays one CUDA graph, so what is between kernels is not counted.
+Writes one CSV file to ``--out``. A step replays one CUDA graph, so what is between kernels is not counted. cuDNN tries its
+kernels, as in the other tables.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from gradreg.bench.cases import case_of
 from gradreg.bench.methods import Run, prepare
 from gradreg.bench.tables import file_name
+from gradreg.bench.timing import fastest_kernels
 from gradreg.training.run import matmul_precision
 
 STEPS = 5
@@ -56,7 +58,7 @@ def main() -> None:
     case = case_of(given.model, batch_size=None, num_classes=None, precision="bf16")
     path = given.out / file_name("cuda", f"kernels_{given.model}", "bf16")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with matmul_precision("bf16"), path.open("w", newline="") as file:
+    with matmul_precision("bf16"), fastest_kernels(), path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["model", "penalty", "kind", "ms", "kernels"])
         for penalty in given.penalties:

@@ -55,7 +55,7 @@ def bench_case(
     """All methods, given with their penalties, on this case: prepared one after the other, then timed in turns."""
     where = torch.device(device)
     runs: dict[tuple[str, str], tuple[Run, float, float]] = {}
-    with _fastest_kernels():
+    with fastest_kernels():
         for method, penalty in methods:
             try:
                 runs[method, penalty] = _prepared(method, penalty, case, where)
@@ -70,7 +70,7 @@ def bench_case(
 
 
 @contextmanager
-def _fastest_kernels() -> Iterator[None]:
+def fastest_kernels() -> Iterator[None]:
     """Let cuDNN try its kernels instead of guessing, for all methods: what it chose for one it keeps for the next."""
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradreg.engines.folded import lay_out_for_convolutions
+from gradreg.engines.rows import write_rows_down
 from gradreg.engines.simplify import simplify
 from gradreg.memory import owners
 from gradreg.parts import compiled_in_parts
@@ -149,10 +149,11 @@ def compiled_and_checked(
 
     The compiler is large and has had errors that change results without a word; gradients that are wrong train all the same.
     """
-    lay_out_for_convolutions(graph)
+    write_rows_down(graph)
     expected = _after(graph, state, inputs, judged)
     # Padded strides were behind several of those errors, https://github.com/pytorch/pytorch/issues/194281 for one.
-    options = {"comprehensive_padding": False, "fallback_random": _draws(graph)}
+    # Sums over the same tensor become one kernel where they stand side by side, not where each stands before what reads it.
+    options = {"comprehensive_padding": False, "fallback_random": _draws(graph), "reorder_for_locality": False}
     compiled = compiled_in_parts(graph, partial(torch.compile, fullgraph=True, dynamic=False, options=options))
     _after(compiled, state, inputs, judged)  # compile, and choose kernels
     found = _after(compiled, state, inputs, judged)

@@ -94,7 +94,8 @@ class NormalisedBackward(Function):
         ddy = slope * v_ + (more - slope * v_along) * x_hat - slope * v_mean
         of_v, of_dy = -slope * scale * dy_along, (more - slope * v_along) * scale
         of_x, of_one = slope * scale * a + of_v * v_along + of_dy * dy_along, of_v * v_mean + of_dy * dy_mean
-        dx = _summed(of_v * v_ + of_dy * dy_, x) - _summed(of_x, mean) * x_hat - _summed(of_one, mean)
+        of_all = _summed(of_v * v_ + of_dy * dy_, x)
+        dx = -_summed(of_x, mean) * x_hat - _summed(of_one, mean) + of_all  # laid out as x is: a sum is not
         return ddy.to(dy.dtype), dx.to(x.dtype), _summed(scale * a * count, gain), None, None, None
 
     @staticmethod
