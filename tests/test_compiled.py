@@ -255,6 +255,23 @@ def test_a_compiled_step_that_is_right_is_used(monkeypatch: pytest.MonkeyPatch) 
     assert program.compiled_and_checked(graph, state, inputs, [[0]]) is right
 
 
+def test_what_the_compiler_says_of_small_softmaxes_is_not_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, state, inputs = traced_square()
+
+    def talkative(state: list[Tensor], inputs: list[Tensor]) -> None:
+        if not said:  # when it compiles
+            said.append(True)
+            warnings.warn("\nOnline softmax is disabled on the fly since Inductor decides to\nsplit it.", stacklevel=1)
+        graph(state, inputs)
+
+    said: list[bool] = []
+    monkeypatch.setattr(torch, "compile", lambda graph, **_: talkative)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert program.compiled_and_checked(graph, state, inputs, [[0]]) is talkative
+    assert said
+
+
 @pytest.mark.parametrize("half", [False, True])
 def test_wrong_gradients_are_found_beside_large_results(monkeypatch: pytest.MonkeyPatch, half: bool) -> None:
     def step(state: list[Tensor], inputs: list[Tensor], factor: float = 1.0) -> None:

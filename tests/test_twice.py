@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gradreg.engines.twice import FastTwice, grouped, rows, stacked, windows
+from gradreg.engines.twice.batch_norm import batch_norm
 from gradreg.engines.twice.geometry import Geometry
 
 LAYERS = {
@@ -210,6 +211,17 @@ def test_batch_norm_vectorised_over_some_of_its_arguments(batched: tuple[bool, b
     found = torch.func.vmap(both, tuple(0 if one else None for one in batched))(dy, x)
     alone = [both(dy[n] if batched[0] else dy, x[n] if batched[1] else x) for n in range(3)]
     torch.testing.assert_close(found, torch.stack(alone), rtol=1e-10, atol=1e-10)
+
+
+def test_batch_norm_of_rows_gives_a_derivative_laid_out_as_its_input() -> None:
+    x = torch.randn(4, 3, 5, 5).to(memory_format=torch.channels_last)
+    rows = torch.randn(24, 3, 5, 5).to(memory_format=torch.channels_last).unflatten(0, (6, 4))
+
+    def penalty(x: Tensor) -> Tensor:
+        _, vjp = torch.func.vjp(lambda x: batch_norm(x, None, None, training=True), x)
+        return torch.func.vmap(lambda row: vjp(row)[0])(rows).square().sum()
+
+    assert torch.func.grad(penalty)(x).is_contiguous(memory_format=torch.channels_last)
 
 
 def test_max_pool_of_equal_values_takes_the_first_as_pytorch() -> None:
