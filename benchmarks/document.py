@@ -217,7 +217,7 @@ def draw() -> None:
     bars = axes.barh(names, [row.ms for row in rows], color=colours)
     axes.bar_label(bars, [f"{row.ms:.1f}" for row in rows], padding=3)
     axes.invert_yaxis()
-    axes.set(xlabel="milliseconds a step", xlim=(0, 44))
+    axes.set(xlabel="milliseconds a step", xlim=(0, 1.1 * max(row.ms for row in rows)))
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(PLOT, dpi=150)
 

@@ -279,6 +279,32 @@ def test_error_by_precision(engine, dtype, bound: float, penalty: gr.Penalty) ->
     assert error < bound
 
 
+class Single(nn.Module):
+    """A model that leaves autocast, as users do where half precision is too little."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return self.layers(x.float())
+
+
+@pytest.mark.parametrize("penalty", [gr.SpectReg(weight=1), gr.FrobReg(weight=1)], **ids)
+@pytest.mark.parametrize("engine", [*ENGINES, DoubleBackward(transformed=True)], **ids)
+def test_derivatives_of_what_runs_in_single_precision_are_in_single_precision(engine, penalty: gr.Penalty) -> None:
+    model, x, y = Single(), torch.randn(4, 5), torch.tensor([0, 1, 2, 1])
+    gradients = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            terms = gr.Objective(F.cross_entropy, penalty, engine=engine)(model, x, y, generator=torch.Generator())
+        model.zero_grad()
+        terms.total.backward()
+        gradients.append([parameter.grad for parameter in model.parameters()])
+    assert all(map(torch.equal, *gradients))
+
+
 # ---- choosing ----
 
 

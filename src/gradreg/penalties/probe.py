@@ -141,15 +141,16 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
     """
 
     def gradients(cotangents: Tensor, batched: bool) -> list[Tensor]:
-        found: Sequence[Tensor | None] = torch.autograd.grad(
-            outputs,
-            points,
-            cotangents,
-            create_graph=differentiable,
-            retain_graph=True,
-            is_grads_batched=batched,
-            allow_unused=True,
-        )
+        with torch.autocast(outputs.device.type, enabled=False):  # it is for forward passes
+            found: Sequence[Tensor | None] = torch.autograd.grad(
+                outputs,
+                points,
+                cotangents,
+                create_graph=differentiable,
+                retain_graph=True,
+                is_grads_batched=batched,
+                allow_unused=True,
+            )
         if all(gradient is None for gradient in found):
             raise ValueError(NO_PATH)
         lead = cotangents.shape[:1] if batched else ()
