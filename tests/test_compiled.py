@@ -13,10 +13,11 @@ import torch.nn.functional as F
 from problems import NAMES, problem
 from test_gradients import ANY_OUTPUT, CLASSES
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import gradreg as gr
 from gradreg.draws import Draws
-from gradreg.engines import Compiled, FiniteDifference, Forward, Linearized, compiled, program
+from gradreg.engines import Choice, Compiled, FiniteDifference, Forward, Linearized, compiled, program
 from gradreg.engines.compiled import _start
 from gradreg.engines.twice import FastTwice
 from gradreg.parts import compiled_in_parts
@@ -223,6 +224,34 @@ def test_nothing_to_train_is_told() -> None:
         gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(
             model, torch.randn(4, 3), torch.tensor([0] * 4)
         )
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(checkpoint(lambda x: self.first(x).tanh(), x, use_reentrant=False))
+
+
+class Branching(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) if x.sum() > 1e6 else -super().forward(x)
+
+
+@pytest.mark.parametrize("make", [Checkpointed, lambda: Branching(3, 2)])
+def test_auto_goes_on_without_a_compiler_where_a_step_cannot_be_compiled(make, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, y = make(), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])
+    with pytest.raises(gr.DifferentiationError, match="engine='double_backward'"):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(model, x, y)
+    monkeypatch.setattr("gradreg.objective.choose", lambda *_: Choice(gr.Compiled(), "as on a GPU"))
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="auto")
+    found = objective(model, x, y, generator=torch.Generator())
+    assert (objective.choice.engine.name, objective.engine.name) == ("double_backward", "double_backward")
+    assert objective.choice.reason.startswith("the step cannot be compiled: ")
+    torch.testing.assert_close(found.loss, F.cross_entropy(model(x), y))
+    found.total.backward()
 
 
 def traced_square() -> tuple[torch.fx.GraphModule, list[Tensor], list[Tensor]]:

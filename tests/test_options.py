@@ -274,6 +274,14 @@ def test_no_nan_where_the_gradient_is_zero(norm) -> None:
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("make", [gr.OneHot, gr.LabelSmoothing])
+def test_examples_whose_label_is_ignored_count_as_zero(make) -> None:
+    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([1, -100, 0, 3, -100])
+    known, objective = y >= 0, gr.Objective(F.cross_entropy, make(weight=1))
+    found = objective(model, x, y).penalties[make.name]
+    torch.testing.assert_close(found, 3 / 5 * objective(model, x[known], y[known]).penalties[make.name])
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_gradients_are_summed_in_single(dtype: torch.dtype) -> None:
     x = torch.ones(1, 1000, dtype=dtype, requires_grad=True)

@@ -13,7 +13,17 @@ import torch
 from torch import Generator, Tensor, nn
 
 from gradreg.draws import Draws
-from gradreg.engines import Auto, Choice, Compiled, DoubleBackward, Engine, Evaluation, choose, engine_of
+from gradreg.engines import (
+    Auto,
+    Choice,
+    Compiled,
+    DifferentiationError,
+    DoubleBackward,
+    Engine,
+    Evaluation,
+    choose,
+    engine_of,
+)
 from gradreg.engines.compiled import Prepared
 from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits_of, take
@@ -125,15 +135,22 @@ class Objective:
         if isinstance(self.engine, Auto):
             self._choose(model, x, active)
         if isinstance(self.engine, Compiled):
-            return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
+            try:
+                return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
+            except DifferentiationError as error:
+                if self.choice is None:  # it was asked for by name
+                    raise
+                self._set_choice(Choice(DoubleBackward(), f"the step cannot be compiled: {error}"))
         return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
 
     def _choose(self, model: Model, x: Inputs, active: Sequence[Job]) -> None:
         """Replace ``engine="auto"`` by the engine for this model."""
         wrt = dict.fromkeys(job.penalty.wrt for job in active if isinstance(job.penalty, GradientPenalty))
-        self.choice = choose(model, x, wrt)
-        self.engine = self.choice.engine
-        _LOGGER.info("engine=%r: %s", self.engine.name, self.choice.reason)
+        self._set_choice(choose(model, x, wrt))
+
+    def _set_choice(self, choice: Choice) -> None:
+        self.choice, self.engine = choice, choice.engine
+        _LOGGER.info("engine=%r: %s", choice.engine.name, choice.reason)
 
     def compiled(
         self,

@@ -31,8 +31,8 @@ class Auto:
     """Exact where the model allows it, compiled where that pays.
 
     Where the model has no second derivative ``linearized``, or ``finite_difference`` if it has no forward mode either; else
-    ``compiled`` for a module on a GPU; else ``double_backward``. The choice is made in the first call and stands in
-    ``objective.choice``.
+    ``compiled`` for a module on a GPU, unless its step cannot be compiled; else ``double_backward``. The choice is made in
+    the first call and stands in ``objective.choice``.
     """
 
     name: ClassVar[str] = "auto"

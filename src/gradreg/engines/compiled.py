@@ -92,6 +92,12 @@ class Compiled:
         return kept[place](tensors, list(weights.values()), key)
 
 
+NO_TRANSFORM = (
+    "The compiled engine goes through torch.func, which has no way through torch.utils.checkpoint or a custom autograd "
+    "function without setup_context: use engine='double_backward', or leave them out of the model."
+)
+
+
 class Prepared:
     """One traced objective: where its inputs go and its outputs come from."""
 
@@ -154,7 +160,12 @@ class Prepared:
 
     def _first_outputs(self) -> list[Tensor]:
         """Where the outputs go. Parameters that turn out to have no gradient count as frozen, as eager mode has it."""
-        outputs, gradients, _ = self._compute(self._inputs(), self.buffers)
+        try:
+            outputs, gradients, _ = self._compute(self._inputs(), self.buffers)
+        except RuntimeError as error:
+            if "torch.func" in str(error) or "functorch" in str(error):
+                raise DifferentiationError(f"{error} {NO_TRANSFORM}") from error
+            raise
         unused = [name for name, gradient in zip(self.parameters, gradients, strict=True) if gradient is None]
         self.frozen |= {name: self.parameters.pop(name) for name in unused}
         return [output.clone() for output in outputs]

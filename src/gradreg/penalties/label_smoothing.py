@@ -59,5 +59,6 @@ class LabelSmoothing(Penalty):
 
     def __call__(self, probe: Probe) -> Tensor:
         log_p = probe.log_probabilities()
-        difference = (probe.one_hot_targets() * log_p).sum(probe.class_dim) - log_p.mean(probe.class_dim)
+        above_mean = log_p - log_p.mean(probe.class_dim, keepdim=True)
+        difference = (probe.one_hot_targets() * above_mean).sum(probe.class_dim)  # zero where a label is ignored
         return difference.reshape(probe.batch_size, -1).mean(1)

@@ -98,9 +98,13 @@ class Probe:
         return self.logits.log_softmax(self.class_dim)
 
     def one_hot_targets(self) -> Tensor:
-        """The integer labels as one-hot vectors in the class dimension, shaped like the logits."""
+        """The integer labels as one-hot vectors in the class dimension, shaped like the logits.
+
+        Zero where a label is negative: losses ignore it, ``F.cross_entropy`` where it is -100.
+        """
         labels = self._integer_targets().unsqueeze(self.class_dim)
-        return torch.zeros_like(self.logits).scatter(self.class_dim, labels, 1.0)
+        known = (labels >= 0).to(self.logits.dtype)
+        return torch.zeros_like(self.logits).scatter(self.class_dim, labels.clamp(min=0), known)
 
     def _integer_targets(self) -> Tensor:
         self.check_classes()
