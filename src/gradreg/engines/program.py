@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from gradreg.engines.rows import write_rows_down
+from gradreg.engines.rows import keep_rows
 from gradreg.engines.simplify import simplify
 from gradreg.memory import owners
 from gradreg.parts import compiled_in_parts
@@ -149,9 +149,10 @@ def compiled_and_checked(
 
     The compiler is large and has had errors that change results without a word; gradients that are wrong train all the same.
     """
-    write_rows_down(graph)
     expected = _after(graph, state, inputs, judged)
-    compiled = compiled_in_parts(graph, partial(torch.compile, fullgraph=True, dynamic=False, options=_options(graph)))
+    compiled = compiled_in_parts(
+        keep_rows(graph), partial(torch.compile, fullgraph=True, dynamic=False, options=_options(graph))
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"\s*Online softmax is disabled")  # of ten classes: it has nothing to gain
         _after(compiled, state, inputs, judged)  # compile, and choose kernels
@@ -176,7 +177,7 @@ def _options(graph: GraphModule) -> dict[str, bool | int]:
         "fallback_random": _draws(graph),
         # Sums over one tensor become one kernel where they stand side by side, not where each stands before what reads it.
         "reorder_for_locality": False,
-        # Sums over ten rows of a Jacobian, far apart in memory: added element by element, one row along the other.
+        # Sums over up to 16 rows of a Jacobian, far apart in memory: added element by element, one row along the other.
         "unroll_reductions_threshold": 17,
     }
 
