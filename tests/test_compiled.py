@@ -171,27 +171,6 @@ def test_not_finite_is_told() -> None:
         gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="compiled")(model, x * float("inf"), y)
 
 
-@pytest.mark.parametrize("engine", ["compiled", "double_backward"])
-def test_step_is_objective_backward_and_optimizer(engine: str) -> None:
-    def by_hand() -> list[Tensor]:
-        model, x, y = toy()
-        objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1))
-        optimizer = torch.optim.Adam(model.parameters())
-        for step in range(3):
-            optimizer.zero_grad()
-            objective(model, x, y, generator=Draws.of_seed(step)).total.backward()
-            optimizer.step()
-        return list(model.parameters())
-
-    model, x, y = toy()
-    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine=engine)
-    step = gr.Step(objective, model, torch.optim.Adam(model.parameters()))
-    for number in range(3):
-        step(x, y, generator=Draws.of_seed(number))
-    for mine, theirs in zip(model.parameters(), by_hand(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-7, atol=1e-9)
-
-
 def test_what_was_traced_goes_with_the_objective() -> None:
     model, x, y = toy()
     objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")

@@ -36,10 +36,11 @@ def worker(rank: int, port: int, name: str, folder: str) -> None:
     model = nn.parallel.DistributedDataParallel(make_model())
     x, y = (part[4 * rank : 4 * rank + 4] for part in make_batch())
     objective = gr.Objective(F.cross_entropy, *PENALTIES[name])
-    for _ in range(2):  # the second step finds what the first left behind
+    step = gr.Step(objective, model, torch.optim.SGD(model.parameters(), lr=0.0))
+    for way in ("backward", "step"):  # the second finds what the first left behind
         model.zero_grad()
-        objective(model, x, y).total.backward()
-    torch.save([parameter.grad for parameter in model.parameters()], Path(folder) / f"{rank}.pt")
+        objective(model, x, y).total.backward() if way == "backward" else step(x, y)
+        torch.save([parameter.grad for parameter in model.parameters()], Path(folder) / f"{way}{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -54,8 +55,8 @@ def test_two_processes_equal_one(name: str, tmp_path: Path) -> None:
     mp.spawn(worker, (free_port(), name, str(tmp_path)), nprocs=2)
     model, (x, y) = make_model(), make_batch()
     gr.Objective(F.cross_entropy, *PENALTIES[name])(model, x, y).total.backward()
-    for rank in (0, 1):
-        for found, parameter in zip(torch.load(tmp_path / f"{rank}.pt"), model.parameters(), strict=True):
+    for name in ("backward0", "backward1", "step0", "step1"):
+        for found, parameter in zip(torch.load(tmp_path / f"{name}.pt"), model.parameters(), strict=True):
             torch.testing.assert_close(found, parameter.grad)
 
 

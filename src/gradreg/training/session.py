@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gradreg.data.dataset import Task
 from gradreg.draws import Draws
 from gradreg.objective import Objective, Terms
+from gradreg.step import backward
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.config import RunConfig
 from gradreg.training.evaluator import Evaluator, Scales
@@ -188,7 +189,7 @@ class EagerStep:
         if not terms.total.isfinite():
             return None
         with torch.autocast(x.device.type, enabled=False):
-            terms.total.backward()  # type: ignore[no-untyped-call]
+            backward(terms.total, self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return terms
