@@ -92,10 +92,18 @@ def _goals_of_the_cpu() -> list[str]:
     with next(RESULTS.glob("compare_*.csv")).open() as file:
         tries = list(csv.DictReader(file))
     seconds = ", ".join(f"{float(one['seconds']):.0f}" for one in tries)
+    lenet = ", ".join(_on_one_cpu(path) for path in sorted(RESULTS.glob("engines_fp32_cpu-*.csv")))
     return [
+        f"| two CPU cores, LeNet, SpectReg by `double_backward` / plain | at most 2.2 | {lenet} |",
         f"| two CPU cores, fleets of 16 perceptrons, against the textbook's loop | at least 3 x | {ratio:.1f} x |",
         f"| two CPU cores, `gradreg compare` as it comes, {tries[0]['runs']} runs | below 60 s | {seconds} s |",
     ]
+
+
+def _on_one_cpu(path: Path) -> str:
+    rows, hardware = read(path), path.name.partition("_cpu-")[2].partition("_torch-")[0]
+    ours, textbook = (_of_plain(_find(rows, method, "spect_reg"), rows) for method in ("double_backward", "textbook"))
+    return f"{ours} ({hardware}; textbook {textbook})"
 
 
 def speed() -> str:

@@ -1,88 +1,45 @@
-"""Small MNIST with the authors' own seeds: their training images and initial weights, on which they tested.
+"""Table 3 with the authors' own seeds, on the CPU: tested on the images that they tested on, and on the official ones.
 
-Their code seeds numpy with 1 to 10, and numpy's old generator still draws today what it drew then: the order of the first
-50 000 images, of which the first 2000 are trained on, and the initial weights, layer after layer. (Dropout and projections
-were drawn by TensorFlow, and are ours.) ``python results/authors_seeds.py`` takes about an hour on two cores, and adds what
-is missing to ``results/varga2018/authors_seeds.csv``.
+The protocol ``authors_seeds`` has their training images and initial weights, which numpy draws today as it did then.
+``python results/authors_seeds.py`` takes over an hour on two cores, and adds what is missing to
+``results/varga2018/authors_seeds.csv``. (On a GPU ``gradreg reproduce all --protocol authors_seeds`` runs all tables.)
 """
 
 from __future__ import annotations
 
 import csv
-import math
-from collections.abc import Iterable
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import nn
+from two_test_sets import accuracy
 
-from gradreg.data import Dataset, load
-from gradreg.models import lenet
+from gradreg.data import load
 from gradreg.papers.varga2018 import experiments
+from gradreg.training import run
 from gradreg.training.resident import prepare
-from gradreg.training.run import numerics
-from gradreg.training.session import EagerStep, Session
 
-POOL, SEEDS = 50_000, range(1, 11)
-#: Row and column of table 3, the cheapest first.
+SEEDS = range(1, 11)
+#: Row and column of the table, the cheapest first.
 ARMS = [("No CP", "Baseline"), ("CP", "Baseline")]
 ARMS += [(row, column) for row in ("No CP", "CP") for column in ("DoubleBack", "SpectReg")]
 OUT = Path(__file__).parent / "varga2018" / "authors_seeds.csv"
 HEADER = ("row", "column", "seed", "last_10000_of_training", "official")
 
 
-def their_subset(mnist: Dataset, seed: int, size: int) -> Dataset:
-    """What they trained on, and the last 10 000 training images, which they tested on."""
-    rows = np.random.RandomState(seed).permutation(POOL)[:size]
-    return replace(
-        mnist,
-        x_train=mnist.x_train[rows],
-        y_train=mnist.y_train[rows],
-        x_test=mnist.x_train[POOL:],
-        y_test=mnist.y_train[POOL:],
-    )
-
-
-@torch.no_grad()
-def with_their_weights(model: nn.Module, seed: int) -> nn.Module:
-    """The network before training: uniform draws in the layout of TensorFlow, whose outputs stand last."""
-    draws = np.random.RandomState(seed)
-    for layer in model.modules():
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            filters = np.moveaxis(np.empty(layer.weight.shape), (0, 1), (-1, -2))
-            bound = math.sqrt(3) * _deviation(filters.shape)
-            drawn = torch.from_numpy(draws.uniform(-bound, bound, filters.shape).astype(np.float32))
-            layer.weight.copy_(drawn.movedim((-1, -2), (0, 1)))
-    return model
-
-
-def _deviation(shape: tuple[int, ...]) -> float:
-    *taps, inputs, outputs = shape
-    return math.sqrt((4 if taps else 2) / (math.prod(taps) * (inputs + outputs)))
-
-
 def accuracies(job: tuple[str, str, int]) -> tuple[str, str, int, float, float]:
-    """Of one run, on the images that the authors tested on and on the official test set."""
+    """Of one run, on their test images and on the official ones."""
     row, column, seed = job
-    mnist = load("mnist", data_dir=Path("data"))
-    config = experiments()["table3"].cell(row, column).config
-    config = replace(config, seed=seed, validation_size=0, precision="fp32", num_evaluations=1)
-    data = their_subset(mnist, seed, config.train_size)
-    with numerics(config.precision):
-        model = with_their_weights(lenet(), seed)
-        resident = prepare(data, config, torch.device("cpu"))
-        session = Session(config, data.task, resident, model, EagerStep(config, data.task, model))
-        for _ in session.train():
-            pass
-        theirs = session.final_metrics()["accuracy"]
-        session.data = prepare(replace(data, x_test=mnist.x_test, y_test=mnist.y_test), config, torch.device("cpu"))
-        return row, column, seed, round(theirs, 4), round(session.final_metrics()["accuracy"], 4)
+    theirs, official = (load(name, data_dir=Path("data")) for name in ("mnist@authors", "mnist"))
+    config = experiments("authors_seeds")["table3"].cell(row, column).config
+    config = replace(config, seed=seed, precision="fp32", fingerprint=theirs.fingerprint, num_evaluations=1)
+    trained, scale = run(config, theirs), prepare(theirs, config, torch.device("cpu")).train
+    on_official = accuracy(trained.model, official.x_test, official.y_test, scale.mean, scale.std)
+    return row, column, seed, round(trained.record.metrics["accuracy"], 4), on_official
 
 
-def missing() -> Iterable[tuple[str, str, int]]:
+def missing() -> list[tuple[str, str, int]]:
     known: set[tuple[str, str, int]] = set()
     if OUT.is_file():
         with OUT.open(newline="") as file:

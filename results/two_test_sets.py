@@ -43,13 +43,13 @@ def accuracies(seed: int) -> tuple[float, ...]:
     config = replace(config, seed=seed, validation_size=0, precision="fp32", num_evaluations=1, data=data.name)
     trained, scale = run(config, data), prepare(data, config, torch.device("cpu")).train
     sets = [(mnist.x_test, mnist.y_test), (x[POOL:], y[POOL:])]
-    by_training = [_accuracy(trained.model, *pair, scale.mean, scale.std) for pair in sets]
-    by_their_own = [_accuracy(trained.model, *pair, pair[0].mean() / 255, pair[0].std() / 255) for pair in sets]
+    by_training = [accuracy(trained.model, *pair, scale.mean, scale.std) for pair in sets]
+    by_their_own = [accuracy(trained.model, *pair, pair[0].mean() / 255, pair[0].std() / 255) for pair in sets]
     return seed, *by_training, *by_their_own
 
 
 @torch.no_grad()
-def _accuracy(model: nn.Module, x: Array, y: Array, mean: Tensor | float, std: Tensor | float) -> float:
+def accuracy(model: nn.Module, x: Array, y: Array, mean: Tensor | float, std: Tensor | float) -> float:
     mean, std = torch.as_tensor(mean, dtype=torch.float32), torch.as_tensor(std, dtype=torch.float32)
     parts = [model.eval()(standardised(part, mean, std)) for part in torch.as_tensor(x)[:, None].split(1000)]
     return round(classification_metrics(torch.cat(parts), torch.as_tensor(y))["accuracy"].item(), 4)

@@ -333,7 +333,7 @@ def test_reproduce_runs_what_is_missing(gradreg: Shell, monkeypatch: pytest.Monk
         (["table9"], "experiment 'table9' is unknown: choose table1"),
         (["all", "--protocol", "x"], "protocol 'x' is unknown"),
         (["all", "--data", "cifr10"], "--data 'cifr10': there is no cell with it here; choose mnist"),
-        (["table7", "--tuned", "--show"], "--tuned: table7 has no weights to choose, or is about the weights themselves"),
+        (["table7", "--tuned", "--show"], "--tuned: table7 has no weights to choose, is about the weights themselves"),
     ],
 )
 def test_reproduce_names_mistakes(gradreg: Shell, words: list[str], says: str) -> None:

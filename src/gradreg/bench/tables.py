@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import csv
-import platform
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from gradreg.bench.timing import Row
+from gradreg.training.provenance import processor
 
 
 def file_name(device: str, theme: str, precision: str) -> str:
     """Theme, precision, hardware and version: ``engines_bf16_nvidia-h200_torch-2.11.0.csv``."""
-    hardware = torch.cuda.get_device_name() if device.startswith("cuda") else f"cpu-{platform.machine()}"
+    hardware = torch.cuda.get_device_name() if device.startswith("cuda") else f"cpu-{processor()}"
     version = str(torch.__version__).split("+")[0]
-    return f"{theme}_{precision}_{hardware.lower().replace(' ', '-')}_torch-{version}.csv"
+    return f"{theme}_{precision}_{re.sub(r'[^a-z0-9.]+', '-', hardware.lower())}_torch-{version}.csv"
 
 
 def read(path: Path) -> list[Row]:

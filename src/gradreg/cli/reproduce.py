@@ -90,7 +90,8 @@ def _tuned(reproduction: Reproduction, *, run: bool) -> Reproduction:
     if not chosen:
         names = ", ".join(experiment.id for experiment in reproduction.experiments)
         raise ValueError(
-            f"--tuned: {names} has no weights to choose, or is about the weights themselves. Leave --tuned out."
+            f"--tuned: {names} has no weights to choose, is about the weights themselves, or sets no data aside to choose "
+            "them on. Leave --tuned out."
         )
     trials = {experiment.id: tuning_of(experiment) for experiment in chosen}
     if run:

@@ -28,6 +28,8 @@ class Dataset:
         standardise: whether inputs and regression targets are standardised for training (errors are reported in their own
             unit).
         group_size: rows of the training data come in groups of this many, one after the other, that are drawn together.
+        numpy_seeds: training rows and initial weights are what numpy's old generator draws from a seed, as in the code of
+            the paper's authors.
     """
 
     name: str
@@ -39,6 +41,7 @@ class Dataset:
     class_names: tuple[str, ...] = ()
     standardise: bool = True
     group_size: int = 1
+    numpy_seeds: bool = False
 
     @property
     def is_image(self) -> bool:

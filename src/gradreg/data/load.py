@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
+from gradreg.data.authors import SUFFIX, as_authors, sin_of_the_authors
 from gradreg.data.dataset import Dataset
 from gradreg.data.embedded import EMBEDDED
 from gradreg.data.errors import DataError
@@ -24,7 +25,8 @@ def load(
 
     Args:
         data: ``digits`` and the other names of :func:`available`; the path of a ``.npz`` file, a ``.csv`` file or a folder
-            of pictures; or ``hf:owner/name``.
+            of pictures; or ``hf:owner/name``. ``mnist@authors``, and likewise ``sin``, ``cifar10`` and ``cifar100``, is what
+            the paper's authors drew, seed for seed.
         data_dir: where named datasets are kept; see :func:`find_data_dir`.
         label: for tables, the column to predict.
         image_size: for pictures, the side to resize them to.
@@ -34,6 +36,10 @@ def load(
     """
     if data.startswith(PREFIX):
         return load_hub(data, label, image_size)
+    if data == f"sin{SUFFIX}":
+        return sin_of_the_authors()
+    if (base := data.removesuffix(SUFFIX)) in NAMED and base != data:
+        return as_authors(load(base, data_dir=data_dir, label=label, image_size=image_size))
     if data in EMBEDDED or data in NAMED:
         refuse(data, label=label, image_size=image_size)
         return EMBEDDED[data].make() if data in EMBEDDED else read_prepared(data, find_data_dir(data_dir))

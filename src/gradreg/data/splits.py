@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gradreg.data.authors import drawn_by_numpy
 from gradreg.data.dataset import Array, Dataset
 from gradreg.data.errors import DataError
 
@@ -55,6 +56,9 @@ def split(dataset: Dataset, *, train_size: int, validation_size: int, seed: int,
     (100, 1000, 0)
     """
     _check_sizes(dataset, train_size, validation_size, seed)
+    if dataset.numpy_seeds:
+        _check_as_authors(dataset, validation_size, balanced=balanced)
+        return Split(drawn_by_numpy(len(dataset.x_train), train_size, seed), np.arange(0))
     num_groups = len(dataset.x_train) // dataset.group_size
     cut = validation_size // dataset.group_size
     order = _permutation(num_groups, VALIDATION_STREAM)
@@ -98,6 +102,14 @@ def _check_sizes(dataset: Dataset, train_size: int, validation_size: int, seed: 
         raise DataError(
             f"{dataset.name}: its rows are drawn in groups of {dataset.group_size}, and train_size={train_size} or "
             f"validation_size={validation_size} would divide one. Use multiples of {dataset.group_size}."
+        )
+
+
+def _check_as_authors(dataset: Dataset, validation_size: int, *, balanced: bool) -> None:
+    if validation_size or balanced:
+        raise DataError(
+            f"{dataset.name}: validation_size={validation_size} and balanced={balanced}, but the authors set no training "
+            "examples aside and did not balance classes. Use 0 and False, or the dataset without @authors."
         )
 
 

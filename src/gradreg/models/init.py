@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
+import numpy as np
 import torch
 from torch import Generator, nn
 
@@ -20,12 +22,29 @@ def initialise(model: nn.Module, generator: Generator | None = None) -> None:
     >>> round(layer.weight.std().item(), 3), layer.bias.abs().max().item()
     (0.071, 0.0)
     """
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Conv2d)):
-            bound = math.sqrt(3) * _standard_deviation(module)
-            module.weight.uniform_(-bound, bound, generator=generator)
-            if module.bias is not None:
-                module.bias.zero_()
+    for layer in _layers(model):
+        bound = math.sqrt(3) * _standard_deviation(layer)
+        layer.weight.uniform_(-bound, bound, generator=generator)
+        if layer.bias is not None:
+            layer.bias.zero_()
+
+
+@torch.no_grad()
+def initialise_by_numpy(model: nn.Module, seed: int) -> None:
+    """Give an initialised model the very weights that the authors' code started from with this seed.
+
+    It drew them layer after layer by numpy, in the layout of TensorFlow, where inputs and outputs stand last.
+    """
+    draws = np.random.RandomState(seed)
+    for layer in _layers(model):
+        num_outputs, num_inputs, *taps = layer.weight.shape
+        bound = math.sqrt(3) * _standard_deviation(layer)
+        drawn = draws.uniform(-bound, bound, (*taps, num_inputs, num_outputs)).astype(np.float32)
+        layer.weight.copy_(torch.from_numpy(drawn).movedim((-1, -2), (0, 1)))
+
+
+def _layers(model: nn.Module) -> Iterator[nn.Linear | nn.Conv2d]:
+    return (module for module in model.modules() if isinstance(module, (nn.Linear, nn.Conv2d)))
 
 
 def _standard_deviation(layer: nn.Linear | nn.Conv2d) -> float:

@@ -31,7 +31,10 @@ def tuning_of(experiment: Experiment) -> Experiment:
 
 
 def can_be_tuned(experiment: Experiment) -> bool:
-    """Not where the weight is what rows or columns are about, so that its cells would all become one."""
+    """Not where the weight is what rows or columns are about, so that its cells would all become one.
+
+    Nor where no data are set aside to choose it on.
+    """
     arms = {arm_id(cell.config) for cell in experiment.cells if _tunable(cell.config)}
     return 0 < len(arms) == len(_distinct(experiment))
 
@@ -69,7 +72,7 @@ def tuned(experiment: Experiment, records: Iterable[RunRecord]) -> Experiment:
 
 
 def _tunable(config: RunConfig) -> bool:
-    return any(not isinstance(penalty, WeightDecay) for penalty in config.penalties)
+    return config.validation_size > 0 and any(not isinstance(penalty, WeightDecay) for penalty in config.penalties)
 
 
 def _place(config: RunConfig) -> int:

@@ -33,6 +33,7 @@ class RunConfig:
         drops: the shares of the steps after which the learning rate is divided by 10; the paper's unless given.
         num_steps: batches to train for.
         batch_size: examples in a batch.
+        shuffle: put the examples in a new order each time that all have been seen; else they come in the order of the draw.
         augment: move images by up to four pixels and mirror them, at random, for training.
         dropout: the rate of models that have it; None for their default.
         precision: ``fp32``, ``tf32``, ``bf16`` (autocast) or ``fp64``.
@@ -56,6 +57,7 @@ class RunConfig:
     drops: tuple[float, ...] = (0.5, 0.75)
     num_steps: int = 1000
     batch_size: int = 50
+    shuffle: bool = True
     augment: bool = False
     dropout: float | None = None
     precision: Literal["fp32", "tf32", "bf16", "fp64"] = "fp32"

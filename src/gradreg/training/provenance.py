@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,10 +24,18 @@ def provenance(device: torch.device) -> dict[str, Any]:
         "torch": str(torch.__version__),
         "numpy": np.__version__,
         "python": platform.python_version(),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({platform.machine()})",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{device.type} ({processor()})",
         "num_threads": torch.get_num_threads(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
+
+
+@functools.cache
+def processor() -> str:
+    """The model of the CPU where the system tells it; else its architecture."""
+    about = Path("/proc/cpuinfo")
+    named = re.search(r"^model name\s*:\s*(.*\S)", about.read_text(), re.MULTILINE) if about.is_file() else None
+    return named.group(1) if named else platform.machine()
 
 
 @functools.cache

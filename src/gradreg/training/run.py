@@ -15,6 +15,7 @@ from torch import Generator, nn
 from gradreg.data import Dataset
 from gradreg.engines.forward_pass import random_state_of
 from gradreg.models import build
+from gradreg.models.init import initialise_by_numpy
 from gradreg.training.config import RunConfig
 from gradreg.training.provenance import provenance
 from gradreg.training.record import RunRecord
@@ -83,7 +84,10 @@ def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:
     seed = stream(config.seed, "weights")
     shape, outputs, generator = dataset.input_shape, dataset.num_outputs, Generator().manual_seed(seed)
     with random_state_of(seed, torch.device("cpu")):
-        return build(config.model, shape, outputs, dropout=config.dropout, generator=generator).to(dtype_of(config))
+        model = build(config.model, shape, outputs, dropout=config.dropout, generator=generator)
+    if dataset.numpy_seeds:
+        initialise_by_numpy(model, config.seed)
+    return model.to(dtype_of(config))
 
 
 def stream(seed: int, purpose: str) -> int:

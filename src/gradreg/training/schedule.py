@@ -17,6 +17,8 @@ ORDERED_AT_ONCE = 2**20
 def batches(num_examples: int, config: RunConfig, keys: Tensor) -> Iterator[Tensor]:
     """Row numbers of each batch, ``[members, batch]``: shuffled anew when all have been seen, running on across that border.
 
+    Without ``config.shuffle`` in the same order again.
+
     Args:
         num_examples: in the training subset.
         config: gives the number of steps and the batch size.
@@ -28,7 +30,8 @@ def batches(num_examples: int, config: RunConfig, keys: Tensor) -> Iterator[Tens
     rows = keys.new_empty(len(keys), 0)
     for _ in range(config.num_steps):
         if rows.shape[1] < size:
-            rows = torch.cat([rows, _orders(num_examples, keys, epochs)], 1)
+            more = _orders(num_examples, keys, epochs) if config.shuffle else _as_they_come(num_examples, keys, at_once)
+            rows = torch.cat([rows, more], 1)
             epochs = epochs + at_once
         yield rows[:, :size]
         rows = rows[:, size:]
@@ -43,6 +46,10 @@ def _orders(num_examples: int, keys: Tensor, epochs: Tensor) -> Tensor:
     of_epochs = torch.func.vmap(order, (None, 0))
     orders: Tensor = torch.func.vmap(of_epochs, (0, None))(keys, epochs)
     return orders.flatten(1)
+
+
+def _as_they_come(num_examples: int, keys: Tensor, num_epochs: int) -> Tensor:
+    return torch.arange(num_examples, device=keys.device).repeat(len(keys), num_epochs)
 
 
 def key_of(config: RunConfig) -> int:

@@ -12,6 +12,7 @@ TABLES = (tables.table1, tables.table2, tables.table3, tables.table4, tables.tab
 FIGURES = (
     figures.train_size,
     figures.weight_norm,
+    figures.sin_domain,
     figures.sin_gradients,
     figures.mnist_gradients,
     figures.plateaus,
@@ -26,7 +27,17 @@ def experiments(name: str = "authors_code") -> dict[str, Experiment]:
     ['table1', 'table2', 'table3']
     """
     found = [make(protocol(name)) for make in (*TABLES, *FIGURES)]
-    return {experiment.id: _shortened(experiment) if name == "short" else experiment for experiment in found}
+    if name in CHANGED:
+        found = [CHANGED[name](experiment) for experiment in found]
+    return {experiment.id: experiment for experiment in found}
+
+
+def _with_their_seeds(experiment: Experiment) -> Experiment:
+    """Says what is theirs, instead of how ours differs."""
+    if deviations.MNIST[0] not in experiment.deviations:
+        return experiment
+    others = (text for text in experiment.deviations if text != deviations.MNIST[0])
+    return replace(experiment, deviations=(deviations.SEEDS, *others))
 
 
 def _shortened(experiment: Experiment) -> Experiment:
@@ -35,5 +46,8 @@ def _shortened(experiment: Experiment) -> Experiment:
         return experiment
     return replace(experiment, deviations=(deviations.SHORT, *experiment.deviations))
 
+
+#: What a protocol changes of experiments beside their configs.
+CHANGED = {"short": _shortened, "authors_seeds": _with_their_seeds}
 
 __all__ = ["FIGURES", "PROTOCOLS", "TABLES", "Protocol", "experiments", "protocol"]

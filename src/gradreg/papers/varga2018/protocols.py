@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
+from gradreg.data.authors import SUFFIX
 from gradreg.penalties import (
     ConfidencePenalty,
     DoubleBack,
@@ -18,7 +19,7 @@ from gradreg.penalties import (
 )
 from gradreg.training import RunConfig
 
-ProtocolName = Literal["authors_code", "paper", "short"]
+ProtocolName = Literal["authors_code", "authors_seeds", "paper", "short"]
 PROTOCOLS: tuple[ProtocolName, ...] = get_args(ProtocolName)
 
 #: Steps of CIFAR runs under the protocol ``short``, instead of 50 000.
@@ -29,8 +30,9 @@ SHORT_STEPS = 5000
 class Protocol:
     """One way to read the paper: the settings of each dataset, and the form of each penalty.
 
-    ``authors_code`` is what ran; ``paper`` the text where it differs (learning rates, balanced subsets, penalties on the
-    loss's own forward pass, means for sums); ``short`` is ``authors_code`` with a tenth of the steps on CIFAR.
+    ``authors_code`` is what ran, and ``authors_seeds`` the same with the training images, initial weights and test images
+    of the authors' own seeds, 1 to 10; ``paper`` is the text where it differs (learning rates, balanced subsets, penalties
+    on the loss's own forward pass, means for sums); ``short`` is ``authors_code`` with a tenth of the steps on CIFAR.
 
     >>> Protocol("paper").mnist().learning_rate
     0.1
@@ -48,7 +50,7 @@ class Protocol:
         self, *penalties: Penalty, train_size: int = 2000, model: str = "lenet", dropout: float | None = None
     ) -> RunConfig:
         """LeNet on small MNIST: Adam, batches of 50, 10 000 steps."""
-        return RunConfig(
+        config = RunConfig(
             data="mnist",
             fingerprint="",
             model=model,
@@ -63,10 +65,11 @@ class Protocol:
             batch_size=50,
             precision="tf32",
         )
+        return self._drawn(config)
 
     def cifar(self, name: Literal["cifar10", "cifar100"], *penalties: Penalty) -> RunConfig:
         """The ResNet on small CIFAR: SGD with Nesterov momentum, batches of 128, 50 000 steps."""
-        return RunConfig(
+        config = RunConfig(
             data=name,
             fingerprint="",
             model="resnet",
@@ -80,6 +83,7 @@ class Protocol:
             batch_size=128,
             precision="bf16",
         )
+        return self._drawn(config)
 
     def tinyimagenet(self, *penalties: Penalty) -> RunConfig:
         """ResNet-18 on TinyImageNet: Adam, batches of 64, 75 epochs, a tenth of the rate after 25 and 50."""
@@ -98,8 +102,13 @@ class Protocol:
             precision="bf16",
         )
 
+    def _drawn(self, config: RunConfig) -> RunConfig:
+        if self.name != "authors_seeds":
+            return config
+        return replace(config, data=config.data + SUFFIX, validation_size=0, seed=1)
+
     def sin(self, *penalties: Penalty, data: str = "sin") -> RunConfig:
-        """Five layers of 64 on SIN: Adam, batches of 50, 10 000 steps."""
+        """Five layers of 64 on SIN: Adam, batches of 50, 10 000 steps; on the authors' points in the authors' order."""
         size = 200 if data == "sin_pairs" else 100
         return RunConfig(
             data=data,
@@ -107,11 +116,12 @@ class Protocol:
             model="mlp",
             penalties=penalties,
             train_size=size,
-            validation_size=10 * size,
+            validation_size=0 if data.endswith(SUFFIX) else 10 * size,
             optimizer="adam",
             learning_rate=0.01,
             num_steps=10_000,
             batch_size=50,
+            shuffle=not data.endswith(SUFFIX),
         )
 
     # ---- penalties ----
