@@ -215,6 +215,7 @@ def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
         (["train", "--data", ""], "--data is empty"),
         (["train", "--device", "meta"], "choose cpu, cuda or"),
         (["train", "--learning-rate", "1e30", "--steps", "5"], "training diverged"),
+        (["compare", "--data", "sin@authors"], "there are none to choose weights on. Use it with gradreg train"),
         (["reproduce", "table3", "--show", "--out", "nowhere"], "there are no results of these in nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -315,6 +316,11 @@ def test_reproduce_shows_what_is_recorded(gradreg: Shell) -> None:
 def test_reproduce_as_json_for_one_dataset(gradreg: Shell) -> None:
     (table,) = json.loads(gradreg("reproduce", "table1", "--data", "mnist", "--show", "--json", "--out", RESULTS).stdout)
     assert {cell["row"] for cell in table["cells"]} == {"small MNIST"}
+
+
+def test_reproduce_takes_a_dataset_whoever_drew_from_it(gradreg: Shell) -> None:
+    shown = json.loads(gradreg("reproduce", "all", "--data", "sin", "--show", "--json", "--out", RESULTS).stdout)
+    assert {"table7", "sin_domain"} <= {table["id"] for table in shown}
 
 
 def test_reproduce_runs_what_is_missing(gradreg: Shell, monkeypatch: pytest.MonkeyPatch) -> None:

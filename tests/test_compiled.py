@@ -233,6 +233,36 @@ def test_auto_goes_on_without_a_compiler_where_a_step_cannot_be_compiled(make, m
     found.total.backward()
 
 
+class WithMargin(nn.Module):
+    """A loss with a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.margin = nn.Parameter(torch.ones(()))
+
+    def forward(self, logits: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self.margin * logits, y)
+
+
+@pytest.mark.parametrize("loss", [WithMargin(), F.cross_entropy], ids=["a loss with parameters", "a compiler that fails"])
+def test_auto_goes_on_whatever_keeps_a_step_from_being_compiled(loss, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr("gradreg.objective.choose", lambda *_: Choice(gr.Compiled(), "as on a GPU"))
+    monkeypatch.setattr("gradreg.engines.compiled.Program", fail)
+    objective = gr.Objective(loss, gr.SpectReg(weight=1), engine="auto")
+    objective(nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 1, 0])).total.backward()
+    assert objective.engine.name == "double_backward"
+
+
+def test_what_is_wrong_without_a_compiler_too_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradreg.objective.choose", lambda *_: Choice(gr.Compiled(), "as on a GPU"))
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="auto")
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        objective(nn.Linear(3, 2), torch.randn(4, 5), torch.tensor([0, 1, 1, 0]))
+
+
 def traced_square() -> tuple[torch.fx.GraphModule, list[Tensor], list[Tensor]]:
     def step(state: list[Tensor], inputs: list[Tensor]) -> None:
         state[0].copy_(inputs[0].square())

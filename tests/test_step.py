@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import gradreg as gr
 from gradreg.draws import Draws
@@ -79,3 +80,23 @@ def test_what_the_input_is_computed_from_is_trained_too() -> None:
     optimizer = torch.optim.SGD([*model.parameters(), shift], lr=0.1)
     gr.Step(gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1)), model, optimizer)(x + shift, y)
     assert shift.norm() > 0
+
+
+def test_parameters_of_another_optimizer_get_their_gradients() -> None:
+    model, x, y = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)), torch.randn(5, 3), torch.tensor([0, 1, 1, 0, 1])
+    body = torch.optim.SGD(model[0].parameters(), lr=0.1)
+    gr.Step(gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1)), model, body)(x, y)
+    assert model[1].weight.grad.norm() > 0
+
+
+def test_without_a_gradient_penalty_it_is_a_plain_backward_pass() -> None:
+    class Checkpointed(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:  # the old kind, which refuses a list of inputs
+            return checkpoint(super().forward, x.requires_grad_(), use_reentrant=True)
+
+    model = Checkpointed(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    gr.Step(gr.Objective(F.cross_entropy, gr.WeightDecay(weight=0.1)), model, optimizer)(
+        torch.randn(2, 3), torch.tensor([0, 1])
+    )
+    assert model.weight.grad.norm() > 0

@@ -17,7 +17,6 @@ from gradreg.engines import (
     Auto,
     Choice,
     Compiled,
-    DifferentiationError,
     DoubleBackward,
     Engine,
     Evaluation,
@@ -137,8 +136,9 @@ class Objective:
         if isinstance(self.engine, Compiled):
             try:
                 return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
-            except DifferentiationError as error:
-                if self.choice is None:  # it was asked for by name
+            except Exception as error:
+                named = self.choice is None  # and not chosen: what else is wrong will be said without a compiler, too
+                if named or isinstance(error, (torch.OutOfMemoryError, FloatingPointError)):
                     raise
                 self._set_choice(Choice(DoubleBackward(), f"the step cannot be compiled: {error}"))
         return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))

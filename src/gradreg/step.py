@@ -11,13 +11,15 @@ from gradreg.draws import Draws
 from gradreg.engines import Compiled
 from gradreg.engines.inputs import Inputs
 from gradreg.objective import Objective, Terms
+from gradreg.penalties import GradientPenalty
 
 
 class Step:
     """Objective, gradients and optimizer: with ``engine="compiled"`` on a GPU all of it is one CUDA graph.
 
     The optimizer joins the graph if it is a fused one (``fused=True``), and takes its step after it otherwise. Learning
-    rates become tensors then, so that schedulers, and values set by hand, reach the graph.
+    rates become tensors then, so that schedulers, and values set by hand, reach the graph. Parameters of the model, of the
+    loss and of the optimizer get their gradients; the input gets none (``x.grad``).
 
     Args:
         objective: what to minimise.
@@ -53,7 +55,7 @@ class Step:
         if not self._joins:
             terms = self.objective(self.model, x, y, unlabeled, generator, step=step)
             self.optimizer.zero_grad()
-            backward(terms.total, self.optimizer)
+            backward(terms.total, self.objective, self.model, self.optimizer)
             self.optimizer.step()
             return terms
         self._read_rates()
@@ -69,14 +71,19 @@ class Step:
                 group["lr"] = tensor
 
 
-def backward(total: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """``total.backward()`` for what is trained alone.
+def backward(total: Tensor, objective: Objective, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """``total.backward()`` for parameters alone.
 
-    Without a list of inputs PyTorch also computes the gradient of the total by the model's input, which a penalty made part
-    of the graph and which nobody reads: in the first layer, where gradients by few channels are slow.
+    Without a list of inputs PyTorch also computes the gradient of the total by the model's input, which a gradient penalty
+    made part of the graph and which nobody reads: in the first layer, where gradients by few channels are slow.
     """
-    trained = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-    total.backward(inputs=trained)  # type: ignore[no-untyped-call]
+    if not any(isinstance(penalty, GradientPenalty) for penalty in objective.penalties):
+        total.backward()  # type: ignore[no-untyped-call]
+        return
+    of_loss = objective.loss.parameters() if isinstance(objective.loss, nn.Module) else ()
+    of_optimizer = (parameter for group in optimizer.param_groups for parameter in group["params"])
+    known = dict.fromkeys((*model.parameters(), *of_loss, *of_optimizer))
+    total.backward(inputs=[parameter for parameter in known if parameter.requires_grad] or None)  # type: ignore[no-untyped-call]
 
 
 def _as_tensor(group: dict[str, Any], device: torch.device) -> Tensor:

@@ -14,7 +14,8 @@ from rich.console import Console
 
 from gradreg.cli import options as o
 from gradreg.data import load
-from gradreg.papers.experiment import Experiment
+from gradreg.data.authors import SUFFIX
+from gradreg.papers.experiment import Cell, Experiment
 from gradreg.papers.reproduce import Reproduction
 from gradreg.papers.results import Results
 from gradreg.papers.tuned import can_be_tuned, tuning_of
@@ -127,7 +128,7 @@ def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:
 
 def _of_data(experiments: list[Experiment], data: list[str] | None, runs: int | None) -> list[Experiment]:
     """What of the experiments is about these datasets."""
-    known = dict.fromkeys(cell.config.data for experiment in experiments for cell in experiment.cells)
+    known = dict.fromkeys(_base(cell) for experiment in experiments for cell in experiment.cells)
     for name in data or []:
         if name not in known:
             raise ValueError(f"--data {name!r}: there is no cell with it here; choose {', '.join(known)}.")
@@ -137,10 +138,15 @@ def _of_data(experiments: list[Experiment], data: list[str] | None, runs: int | 
 
 def _only(experiment: Experiment, data: list[str] | None, runs: int | None) -> Experiment:
     """The cells of these datasets, and the claims that speak of them."""
-    cells = tuple(cell for cell in experiment.cells if not data or cell.config.data in data)
+    cells = tuple(cell for cell in experiment.cells if not data or _base(cell) in data)
     places = {cell.place for cell in cells}
     claims = tuple(claim for claim in experiment.claims if {claim.better, claim.worse} <= places)
     return replace(experiment, cells=cells, claims=claims, num_runs=runs or experiment.num_runs)
+
+
+def _base(cell: Cell) -> str:
+    """Its dataset, whoever drew from it."""
+    return cell.config.data.removesuffix(SUFFIX)
 
 
 class _Counter:

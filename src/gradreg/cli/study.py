@@ -113,6 +113,11 @@ def make_plan(
     base: RunConfig, penalties: str, weights: list[str], runs: int, tuning_runs: int, search: str, tune_baseline: bool
 ) -> Plan:
     """The plan that the options ask for."""
+    if not base.validation_size:
+        raise ValueError(
+            f"--data {base.data}: its authors set no examples aside, so there are none to choose weights on. Use it with "
+            f"gradreg train, or compare on {base.data.partition('@')[0]}."
+        )
     given = [o.parse_weights(text) for text in weights]
     grids, names = dict(given), o.parse_penalties(penalties)
     if len(grids) < len(given):

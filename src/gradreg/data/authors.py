@@ -11,6 +11,7 @@ from gradreg.data.errors import DataError
 
 #: What a name ends in to ask for one.
 SUFFIX = "@authors"
+SIN_OF_THE_AUTHORS = f"sin{SUFFIX}"
 #: Of MNIST's training images they trained on the first of this many, and tested on the others.
 POOL = 50_000
 #: The seed of their SIN, and how many of its 900 test points, the last ones, the printed errors are of.
@@ -26,10 +27,10 @@ def as_authors(dataset: Dataset) -> Dataset:
     named = replace(dataset, name=dataset.name + SUFFIX, numpy_seeds=True)
     if dataset.name.startswith("cifar"):
         return named
-    if dataset.name not in ("mnist", "fashion_mnist"):
+    if dataset.name != "mnist":
         raise DataError(
             f"{dataset.name}{SUFFIX}: how the authors drew {dataset.name} is not known. Leave {SUFFIX} out, or use it with "
-            "sin, mnist, fashion_mnist, cifar10 or cifar100."
+            "sin, mnist, cifar10 or cifar100."
         )
     x, y = dataset.x_train, dataset.y_train
     return replace(named, x_train=x[:POOL], y_train=y[:POOL], x_test=x[POOL:], y_test=y[POOL:])
@@ -47,7 +48,7 @@ def sin_of_the_authors() -> Dataset:
     y = np.sin(5 * x) + 0.1 * draws.normal(size=x.shape)
     tested = np.arange(-1, 1, 2 / 900)[-SIN_TESTED:, None]
     return Dataset(
-        name=f"sin{SUFFIX}",
+        name=SIN_OF_THE_AUTHORS,
         x_train=x.astype(np.float32),
         y_train=y.astype(np.float32),
         x_test=tested.astype(np.float32),

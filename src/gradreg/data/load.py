@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
 
-from gradreg.data.authors import SUFFIX, as_authors, sin_of_the_authors
+from gradreg.data.authors import SIN_OF_THE_AUTHORS, SUFFIX, as_authors, sin_of_the_authors
 from gradreg.data.dataset import Dataset
 from gradreg.data.embedded import EMBEDDED
 from gradreg.data.errors import DataError
@@ -36,16 +36,21 @@ def load(
     """
     if data.startswith(PREFIX):
         return load_hub(data, label, image_size)
-    if data == f"sin{SUFFIX}":
-        return sin_of_the_authors()
-    if (base := data.removesuffix(SUFFIX)) in NAMED and base != data:
-        return as_authors(load(base, data_dir=data_dir, label=label, image_size=image_size))
-    if data in EMBEDDED or data in NAMED:
+    if data in (*EMBEDDED, SIN_OF_THE_AUTHORS) or data.removesuffix(SUFFIX) in NAMED:
         refuse(data, label=label, image_size=image_size)
-        return EMBEDDED[data].make() if data in EMBEDDED else read_prepared(data, find_data_dir(data_dir))
+        return _by_name(data, find_data_dir(data_dir))
     if _looks_like_a_path(data):
         return load_own(Path(data).expanduser(), label=label, image_size=image_size)
     raise _unknown(data)
+
+
+def _by_name(name: str, data_dir: Path) -> Dataset:
+    if name == SIN_OF_THE_AUTHORS:
+        return sin_of_the_authors()
+    if name in EMBEDDED:
+        return EMBEDDED[name].make()
+    found = read_prepared(name.removesuffix(SUFFIX), data_dir)
+    return as_authors(found) if name.endswith(SUFFIX) else found
 
 
 def find_data_dir(data_dir: str | Path | None = None) -> Path:

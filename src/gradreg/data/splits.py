@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradreg.data.authors import drawn_by_numpy
+from gradreg.data.authors import SUFFIX, drawn_by_numpy
 from gradreg.data.dataset import Array, Dataset
 from gradreg.data.errors import DataError
 
@@ -77,8 +77,9 @@ def default_sizes(dataset: Dataset) -> tuple[int, int]:
     >>> default_sizes(sin())
     (100, 1000)
     """
-    if dataset.name in DEFAULT_SIZES:
-        return DEFAULT_SIZES[dataset.name]
+    if (name := dataset.name.removesuffix(SUFFIX)) in DEFAULT_SIZES:
+        train, validation = DEFAULT_SIZES[name]
+        return train, 0 if dataset.numpy_seeds else validation
     num_groups = len(dataset.x_train) // dataset.group_size
     num_classes = dataset.num_outputs if dataset.task == "classification" else 1
     validation = min(max(num_groups // 5, num_classes), num_groups - 1)

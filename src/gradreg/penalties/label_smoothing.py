@@ -38,6 +38,7 @@ class LabelSmoothing(Penalty):
 
     With :math:`\varepsilon` = ``weight`` this equals ``F.cross_entropy(..., label_smoothing=weight)``, and leaves
     ``terms.loss`` the plain, comparable cross-entropy. The paper names it beside the confidence penalty (section 4.3).
+    Examples whose label is ignored (below zero) count as zero, in the mean too, where ``F.cross_entropy`` leaves them out.
 
     Per-example value; no extra backward pass.
 

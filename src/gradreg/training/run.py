@@ -85,7 +85,7 @@ def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:
     shape, outputs, generator = dataset.input_shape, dataset.num_outputs, Generator().manual_seed(seed)
     with random_state_of(seed, torch.device("cpu")):
         model = build(config.model, shape, outputs, dropout=config.dropout, generator=generator)
-    if dataset.numpy_seeds:
+    if dataset.numpy_seeds and ":" not in config.model:  # one's own model may have been trained before
         initialise_by_numpy(model, config.seed)
     return model.to(dtype_of(config))
 

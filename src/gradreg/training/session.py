@@ -189,7 +189,7 @@ class EagerStep:
         if not terms.total.isfinite():
             return None
         with torch.autocast(x.device.type, enabled=False):
-            backward(terms.total, self.optimizer)
+            backward(terms.total, self.objective, self.model, self.optimizer)
         self.optimizer.step()
         self.optimizer.zero_grad()
         return terms

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from gradreg.data.authors import SUFFIX
+from gradreg.data.authors import SIN_OF_THE_AUTHORS
 from gradreg.papers.experiment import Cell, Experiment, Metric, Published
 from gradreg.papers.varga2018 import claims, deviations
 from gradreg.papers.varga2018.claims import CIFAR10, CIFAR100, MNIST, TINY
@@ -180,7 +180,7 @@ def table7(p: Protocol) -> Experiment:
             Cell(
                 row="SIN",
                 column=f"{weight:g}",
-                config=p.sin(*sin_penalties(p, weight), data=f"sin{SUFFIX}"),
+                config=p.sin(*sin_penalties(p, weight), data=SIN_OF_THE_AUTHORS),
                 published=Published(SIN_PRINTED * mse, None, num_runs=1),
                 metric=SIN_ERROR,
             )
