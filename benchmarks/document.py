@@ -40,7 +40,7 @@ def files() -> list[Path]:
 def generated() -> str:
     """All that is between the markers of the page."""
     tables = [f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()]
-    return "\n\n".join([_goals(), *tables, _cores(), _lanes(), _kernels(), _convolutions()])
+    return "\n\n".join([_goals(), *tables, _cores(), _operations(), _lanes(), _kernels(), _convolutions()])
 
 
 def _about(path: Path) -> str:
@@ -157,21 +157,26 @@ def _cores() -> str:
 
 def _kernels() -> str:
     """Where the time of a compiled step goes, penalties side by side."""
-    with next(RESULTS.glob("kernels_resnet_*.csv")).open() as file:
+    heading = "### Kernels of a compiled step of the CIFAR ResNet\n\nMilliseconds and number of kernels."
+    return f"{heading}\n\n{_by_kind(next(RESULTS.glob('kernels_resnet_*.csv')), 'penalty', 'kernels')}"
+
+
+def _operations() -> str:
+    """Where the time of an eager step on a CPU goes, methods side by side."""
+    path = next(RESULTS.glob("operations_lenet_*.csv"))
+    heading = f"### Operations of an eager step of LeNet with SpectReg on two cores, `{path.name}`"
+    text = "Milliseconds and number of calls, with the profiler's own time."
+    return f"{heading}\n\n{text}\n\n{_by_kind(path, 'method', 'calls')}"
+
+
+def _by_kind(path: Path, across: str, number: str) -> str:
+    """A line for each kind, a column for each of what is compared: milliseconds and how many."""
+    with path.open() as file:
         lines = list(csv.DictReader(file))
-    penalties, kinds = (list(dict.fromkeys(line[name] for line in lines)) for name in ("penalty", "kind"))
-    found = {(line["kind"], line["penalty"]): f"{line['ms']} ms, {line['kernels']}" for line in lines}
-    return "\n".join(
-        [
-            "### Kernels of a compiled step of the CIFAR ResNet",
-            "",
-            "Milliseconds and number of kernels.",
-            "",
-            f"| kind | {' | '.join(penalties)} |",
-            "|---" * (1 + len(penalties)) + "|",
-            *(f"| {kind} | {' | '.join(found[kind, penalty] for penalty in penalties)} |" for kind in kinds),
-        ]
-    )
+    columns, kinds = (list(dict.fromkeys(line[name] for line in lines)) for name in (across, "kind"))
+    found = {(line["kind"], line[across]): f"{line['ms']} ms, {line[number]}" for line in lines}
+    head = [f"| kind | {' | '.join(columns)} |", "|---" * (1 + len(columns)) + "|"]
+    return "\n".join(head + [f"| {kind} | {' | '.join(found[kind, column] for column in columns)} |" for kind in kinds])
 
 
 def _convolutions() -> str:
