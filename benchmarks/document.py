@@ -91,7 +91,7 @@ def _goals_of_the_cpu() -> list[str]:
     goals = (
         ("LeNet, SpectReg by `double_backward` / plain", "at most 2.2", "engines", _lenet),
         ("fleets of 16 perceptrons, against the textbook's loop", "at least 3 x", "cores", _cores_of),
-        ("`gradreg compare` as it comes, 161 runs", "below 60 s", "compare", _seconds),
+        ("`gradreg compare` as it comes", "below 60 s", "compare", _seconds),
     )
     return [f"| two CPU cores, {what} | {aim} | {_on_each_cpu(theme, figure)} |" for what, aim, theme, figure in goals]
 
