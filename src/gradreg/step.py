@@ -75,7 +75,7 @@ def backward(total: Tensor, objective: Objective, model: nn.Module, optimizer: t
     """``total.backward()`` for parameters alone.
 
     Without a list of inputs PyTorch also computes the gradient of the total by the model's input, which a gradient penalty
-    made part of the graph and which nobody reads: in the first layer, where gradients by few channels are slow.
+    made part of the graph and which nobody reads: in the first layer, where gradients by few channels can be slow.
     """
     if not any(isinstance(penalty, GradientPenalty) for penalty in objective.penalties):
         total.backward()  # type: ignore[no-untyped-call]

@@ -103,6 +103,7 @@ class Protocol:
         )
 
     def _drawn(self, config: RunConfig) -> RunConfig:
+        """As it is, or with what the authors' seeds draw, the first of which is 1."""
         if self.name != "authors_seeds":
             return config
         return replace(config, data=config.data + SUFFIX, validation_size=0, seed=1)
