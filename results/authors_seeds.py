@@ -1,4 +1,4 @@
-"""Table 3 with the authors' own seeds, on the CPU: tested on the images that they tested on, and on the official ones.
+"""Arms of tables 1 to 3 with the authors' own seeds, on the CPU: on the images that they tested on, and on the official.
 
 The protocol ``authors_seeds`` has their training images and initial weights, which numpy draws today as it did then.
 ``python results/authors_seeds.py`` takes over an hour on two cores, and adds what is missing to
@@ -21,29 +21,33 @@ from gradreg.training import run
 from gradreg.training.resident import prepare
 
 SEEDS = range(1, 11)
-#: Row and column of the table, the cheapest first.
-ARMS = [("No CP", "Baseline"), ("CP", "Baseline")]
-ARMS += [(row, column) for row in ("No CP", "CP") for column in ("DoubleBack", "SpectReg")]
+#: Table, row, column and seed.
+Job = tuple[str, str, str, int]
+#: Table, row and column, table 3 first: other tables share its arms. Then those without a penalty, which are cheap.
+ARMS = [("table3", "No CP", "Baseline"), ("table3", "CP", "Baseline")]
+ARMS += [("table3", row, column) for row in ("No CP", "CP") for column in ("DoubleBack", "SpectReg")]
+ARMS += [("table1", "small MNIST", "Baseline, no weight decay")]
+ARMS += [("table2", "Baseline", "NoGR"), ("table2", "Batchnorm", "NoGR")]
 OUT = Path(__file__).parent / "varga2018" / "authors_seeds.csv"
-HEADER = ("row", "column", "seed", "last_10000_of_training", "official")
+HEADER = ("table", "row", "column", "seed", "last_10000_of_training", "official")
 
 
-def accuracies(job: tuple[str, str, int]) -> tuple[str, str, int, float, float]:
+def accuracies(job: Job) -> tuple[str, str, str, int, float, float]:
     """Of one run, on their test images and on the official ones."""
-    row, column, seed = job
+    table, row, column, seed = job
     theirs, official = (load(name, data_dir=Path("data")) for name in ("mnist@authors", "mnist"))
-    config = experiments("authors_seeds")["table3"].cell(row, column).config
+    config = experiments("authors_seeds")[table].cell(row, column).config
     config = replace(config, seed=seed, precision="fp32", fingerprint=theirs.fingerprint, num_evaluations=1)
     trained, scale = run(config, theirs), prepare(theirs, config, torch.device("cpu")).train
     on_official = accuracy(trained.model, official.x_test, official.y_test, scale.mean, scale.std)
-    return row, column, seed, round(trained.record.metrics["accuracy"], 4), on_official
+    return *job, round(trained.record.metrics["accuracy"], 4), on_official
 
 
-def missing() -> list[tuple[str, str, int]]:
-    known: set[tuple[str, str, int]] = set()
+def missing() -> list[Job]:
+    known: set[Job] = set()
     if OUT.is_file():
         with OUT.open(newline="") as file:
-            known = {(line["row"], line["column"], int(line["seed"])) for line in csv.DictReader(file)}
+            known = {(line["table"], line["row"], line["column"], int(line["seed"])) for line in csv.DictReader(file)}
     return [job for arm in ARMS for seed in SEEDS if (job := (*arm, seed)) not in known]
 
 

@@ -132,13 +132,13 @@ def _on_the_cpu() -> str:
 def _with_their_seeds(tested_on: str) -> list[tuple[str, Judged]]:
     """The published cells whose arm was run from the authors' seeds, with the tables they stand in.
 
-    Arms that several tables share were run once, for table 3; on one of the two sets of test images.
+    Arms that several tables share were run once; on one of the two sets of test images.
     """
     known = experiments("authors_seeds")
     with (ROOT / "results" / "varga2018" / "authors_seeds.csv").open() as file:
         records = [
             RunRecord(
-                config=replace(known["table3"].cell(line["row"], line["column"]).config, seed=int(line["seed"])),
+                config=replace(known[line["table"]].cell(line["row"], line["column"]).config, seed=int(line["seed"])),
                 metrics={"accuracy": float(line[tested_on])},
             )
             for line in csv.DictReader(file)
@@ -157,8 +157,8 @@ def _authors_seeds() -> str:
         rows.append([name, *line[:3], ours[name, line[0], line[1]], *line[3:], cells(other)[3]])
     text = (
         "The authors' code draws images and initial weights by numpy's generator with the seeds 1 to 10, which gives the "
-        "same today. The arms of table 3 on those, and where other tables have the same arms, tested on the images that the "
-        "authors tested on; dropout, projections and batches are ours. On the CPU in single precision "
+        "same today. Arms of tables 1 to 3 on those, and where other tables have the same arms, tested on the images that "
+        "the authors tested on; dropout, projections and batches are ours. On the CPU in single precision "
         "(`results/authors_seeds.py`). The last column has the same runs on the official test images."
     )
     headers = ("", "", "", "published", "our seeds", "their seeds", "n", "difference [95 %]", "verdict", "official")
