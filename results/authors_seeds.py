@@ -23,7 +23,7 @@ from gradreg.training.resident import prepare
 SEEDS = range(1, 11)
 #: Table, row, column and seed.
 Job = tuple[str, str, str, int]
-#: Table, row and column, table 3 first: other tables share its arms. Then those without a penalty, which are cheap.
+#: Table, row and column, table 3 first: other tables share its arms. Then those without a gradient penalty, which are cheap.
 ARMS = [("table3", "No CP", "Baseline"), ("table3", "CP", "Baseline")]
 ARMS += [("table3", row, column) for row in ("No CP", "CP") for column in ("DoubleBack", "SpectReg")]
 ARMS += [("table1", "small MNIST", "Baseline, no weight decay")]
