@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from gradreg.penalties import GradientPenalty, WeightDecay
 from gradreg.report.drawing import house_style
 from gradreg.report.reproduction import Records, body, cells, disagreements, headline, table
 from gradreg.report.reproduction_figures import CAPTIONS, draw
-from gradreg.study.statistics import Summary
+from gradreg.study.statistics import Summary, welch
+from gradreg.study.verdict import p_text
 from gradreg.training import RunConfig, RunRecord
 
 ROOT = Path(__file__).parent.parent
@@ -62,6 +64,7 @@ def generated() -> str:
         _picture("differences"),
         "## Small MNIST with the authors' own seeds",
         _authors_seeds(),
+        _images_or_weights(),
     ]
     if with_own := _with_own_weights():
         parts += ["## Weights of our own choice", with_own]
@@ -163,6 +166,43 @@ def _authors_seeds() -> str:
     )
     headers = ("", "", "", "published", "our seeds", "their seeds", "n", "difference [95 %]", "verdict", "official")
     return text + "\n\n" + "\n".join(table(headers, rows))
+
+
+def _images_or_weights() -> str:
+    drawn = {
+        ("ours", "ours"): _baselines("two_test_sets"),
+        ("theirs", "ours"): _baselines("images_or_weights", images="theirs"),
+        ("ours", "theirs"): _baselines("images_or_weights", images="ours"),
+        ("theirs", "theirs"): _baselines("authors_seeds", row="No CP", column="Baseline"),
+    }
+    rows = []
+    for whose, runs in drawn.items():
+        summary = Summary.of([accuracy for _, accuracy in runs])
+        rows.append([*whose, f"{summary.mean:.2f} ({summary.std:.2f})", f"{summary.n}"])
+    of_theirs = _by_images(drawn["theirs", "ours"] + drawn["theirs", "theirs"])
+    of_ours = [*_by_images(drawn["ours", "theirs"]), *_by_images(drawn["ours", "ours"])]
+    gain = welch(of_theirs, of_ours)
+    text = (
+        "Is it their images or their initial weights? Baselines with one of the two, each of their ten seeds three times "
+        "(`results/images_or_weights.py`), beside those of the table above with both, and the further ones with neither "
+        "(`results/two_test_sets.py`), on the authors' test images. Their images gain "
+        f"{gain.mean:+.2f} [{gain.low:+.2f}, {gain.high:+.2f}] ({p_text(gain.p_value)} by Welch's test over the means of "
+        f"{len(of_theirs)} draws of images and {len(of_ours)}); their initial weights make no difference that shows."
+    )
+    return text + "\n\n" + "\n".join(table(("training images", "initial weights", "accuracy", "n"), rows))
+
+
+def _baselines(name: str, **where: str) -> list[tuple[str, float]]:
+    """Seed of the images, and accuracy on the authors' test images, of the lines of a file that have these values."""
+    with (ROOT / "results" / "varga2018" / f"{name}.csv").open(newline="") as file:
+        lines = [line for line in csv.DictReader(file) if where.items() <= line.items()]
+    return [(line.get("images_seed") or line["seed"], 100 * float(line["last_10000_of_training"])) for line in lines]
+
+
+def _by_images(runs: list[tuple[str, float]]) -> list[float]:
+    """The mean of all runs on the same images."""
+    images = dict.fromkeys(seed for seed, _ in runs)
+    return [statistics.fmean(accuracy for seed, accuracy in runs if seed == one) for one in images]
 
 
 def _progress() -> str:
