@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import statistics
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,14 @@ from best import BUDGETS, PENALTIES, PUBLISHED, final, gain, page, ranked
 from best import draw as draw_best
 
 from gradreg.bench.tables import read
-from gradreg.papers.experiment import arm_id, distinct_runs
-from gradreg.papers.judge import Judged, judge
+from gradreg.papers.experiment import Experiment, arm_id, distinct_runs
+from gradreg.papers.judge import Judged, claims_tested, judge
 from gradreg.papers.results import Results, run_id
 from gradreg.papers.tuned import can_be_tuned, tuned, tuning_of
 from gradreg.papers.varga2018 import experiments, protocol
 from gradreg.penalties import GradientPenalty, WeightDecay
 from gradreg.report.drawing import house_style
-from gradreg.report.reproduction import Records, body, cells, disagreements, headline, table
+from gradreg.report.reproduction import Records, body, cells, claim_cells, headline, table
 from gradreg.report.reproduction_figures import CAPTIONS, draw
 from gradreg.study.statistics import Summary, welch
 from gradreg.study.verdict import p_text
@@ -30,6 +31,8 @@ BEST = ROOT / "docs" / "best.md"
 BENCHMARKS = ROOT / "benchmarks" / "results"
 PROTOCOL = "authors_code"
 COMPILED = ("plain compiled", "compiled")
+#: Experiment, row and column.
+Place = tuple[str, str, str]
 #: Searches for the best accuracy, in the order of their page.
 TASKS = {
     "mnist": "Small MNIST: the paper's LeNet",
@@ -55,10 +58,10 @@ def generated() -> str:
     """All that is between the markers of the page."""
     known, records = experiments(PROTOCOL), recorded()
     parts = [
-        f"**{headline(list(known.values()), records)}**",
+        f"**{headline(list(known.values()), records)}** {_count_with_their_seeds()}",
         _progress(),
         "## Disagreements first",
-        "\n".join(disagreements(list(known.values()), records)),
+        _disagreements(),
         _two_test_sets(),
         _on_the_cpu(),
         _picture("differences"),
@@ -81,10 +84,8 @@ def summary() -> str:
     """The sentences of the README."""
     task = max(filter(final, ("mnist", "mnist_wide")), key=lambda task: ranked(task)[0][1].mean)
     (first, best), *_ = ranked(task)
-    theirs = [one.verdict for _, one in _with_their_seeds("last_10000_of_training")]
     return (
-        f"{headline(list(experiments(PROTOCOL).values()), recorded())}\nOf the MNIST cells that were run from the training "
-        f"images and initial weights of the authors' own seeds, {theirs.count('agrees')} of {len(theirs)} agree.\n"
+        f"{headline(list(experiments(PROTOCOL).values()), recorded())}\n{_count_with_their_seeds()}\n"
         f"The best mean that was found for small MNIST is "
         f"{100 * best.mean:.2f}\n({first.arm}; {TASKS[task].partition(': ')[2]}; tuned on validation data); the paper's "
         f"best is {PUBLISHED[task]:.2f}."
@@ -132,11 +133,13 @@ def _on_the_cpu() -> str:
     )
 
 
-def _with_their_seeds(tested_on: str) -> list[tuple[str, Judged]]:
-    """The published cells whose arm was run from the authors' seeds, with the tables they stand in.
+def _with_their_seeds() -> dict[Place, Judged]:
+    """The cells of small MNIST from the authors' seeds, by table, row and column."""
+    return _places("authors_seeds", recorded("authors_seeds"))
 
-    Arms that several tables share were run once; on one of the two sets of test images.
-    """
+
+def _with_their_seeds_on_the_cpu(tested_on: str) -> dict[Place, Judged]:
+    """The same on one of the two sets of test images, for the arms that were run on the CPU, too."""
     known = experiments("authors_seeds")
     with (ROOT / "results" / "varga2018" / "authors_seeds.csv").open() as file:
         records = [
@@ -146,26 +149,87 @@ def _with_their_seeds(tested_on: str) -> list[tuple[str, Judged]]:
             )
             for line in csv.DictReader(file)
         ]
-    judged = [(name, one) for name, experiment in known.items() for one in judge(experiment, records)]
-    return [(name, one) for name, one in judged if one.ours is not None and one.cell.published is not None]
+    return _places("authors_seeds", dict.fromkeys(known, records))
+
+
+def _places(protocol: str, records: Mapping[str, Records]) -> dict[Place, Judged]:
+    """The cells of a protocol that were run."""
+    judged = ((name, one) for name, e in experiments(protocol).items() for one in judge(e, records[name]))
+    return {(name, *one.cell.place): one for name, one in judged if one.ours is not None}
+
+
+def _count_with_their_seeds() -> str:
+    """How many cells agree if those of small MNIST are taken from the authors' seeds."""
+    theirs = _with_their_seeds()
+    published = [one for one in theirs.values() if one.cell.published is not None]
+    verdicts = [one.verdict for one in (_places(PROTOCOL, recorded()) | theirs).values() if one.cell.published is not None]
+    return (
+        "From the training images and initial weights of the authors' own seeds "
+        f"{[one.verdict for one in published].count('agrees')} of the {len(published)} cells of small MNIST agree,\nand so "
+        f"{verdicts.count('agrees')} of all {len(verdicts)}."
+    )
+
+
+def _disagreements() -> str:
+    """The cells that differ with our seeds or with the authors'."""
+    theirs, rows = _with_their_seeds(), []
+    for place, one in _places(PROTOCOL, recorded()).items():
+        other = theirs.get(place)
+        if "differs" in (one.verdict, other and other.verdict):
+            line, beside = cells(one), [""] * 7 if other is None else cells(other)
+            rows.append([place[0], *line[:6], *beside[3:4], *beside[6:]])
+    headers = ("experiment", "", "", "published", "ours", "n", "difference [95 %]", "from the authors' seeds", "verdict")
+    return "\n".join(table(headers, rows))
 
 
 def _authors_seeds() -> str:
-    records = recorded()
-    ours = {(n, *one.cell.place): cells(one)[3] for n, e in experiments(PROTOCOL).items() for one in judge(e, records[n])}
-    theirs, official = (_with_their_seeds(name) for name in ("last_10000_of_training", "official"))
+    ours, theirs = _places(PROTOCOL, recorded()), _with_their_seeds()
+    on_the_cpu = [_with_their_seeds_on_the_cpu(name) for name in ("last_10000_of_training", "official")]
     rows = []
-    for (name, one), (_, other) in zip(theirs, official, strict=True):
+    for place, one in theirs.items():
         line = cells(one)
-        rows.append([name, *line[:3], ours[name, line[0], line[1]], *line[3:], cells(other)[3]])
+        again = [cells(found[place])[3] if place in found else "" for found in on_the_cpu]
+        rows.append([place[0], *line[:3], cells(ours[place])[3], *line[3:], *again])
     text = (
         "The authors' code draws images and initial weights by numpy's generator with the seeds 1 to 10, which gives the "
-        "same today. Arms of tables 1 to 3 on those, and where other tables have the same arms, tested on the images that "
-        "the authors tested on; dropout, projections and batches are ours. On the CPU in single precision "
-        "(`results/authors_seeds.py`). The last column has the same runs on the official test images."
+        "same today. These runs are trained on those and tested on the images that the authors tested on; dropout, "
+        "projections and batches are ours. One H200, TensorFloat-32 (`gradreg reproduce table1 table2 table3 table6 "
+        "--protocol authors_seeds --data mnist`). The last two columns have arms of it again, on the CPU in single "
+        "precision (`results/authors_seeds.py`): on the authors' test images, and on the official ones."
     )
-    headers = ("", "", "", "published", "our seeds", "their seeds", "n", "difference [95 %]", "verdict", "official")
+    headers = (
+        "",
+        "",
+        "",
+        "published",
+        "our seeds",
+        "their seeds",
+        "n",
+        "difference [95 %]",
+        "verdict",
+        "CPU",
+        "CPU, official",
+    )
+    picture = f"![With their seeds](images/reproduction_authors_seeds.png)\n\n*{CAPTIONS['differences']}*"
+    return "\n\n".join([text, "\n".join(table(headers, rows)), picture, _claims_by_seeds()])
+
+
+def _claims_by_seeds() -> str:
+    """The claims on small MNIST that come out otherwise with the authors' seeds."""
+    rows = []
+    for name, experiment in experiments("authors_seeds").items():
+        theirs = _outcomes(experiment, recorded("authors_seeds")[name])
+        ours = _outcomes(experiments(PROTOCOL)[name], recorded()[name])
+        rows += [[name, text, *ours[text], *theirs[text]] for text in theirs if ours[text][2] != theirs[text][2]]
+    text = "The claims on these tables come out alike, but for two, about differences that ten runs hardly tell from none:"
+    headers = ("", "claim", "our seeds", "p", "outcome", "their seeds", "p", "outcome")
     return text + "\n\n" + "\n".join(table(headers, rows))
+
+
+def _outcomes(experiment: Experiment, records: Records) -> dict[str, list[str]]:
+    """Difference, p and outcome of the claims that could be tested."""
+    lines = (claim_cells(one) for one in claims_tested(experiment, judge(experiment, records)))
+    return {line[0]: line[1:] for line in lines if line[-1] != "not run"}
 
 
 def _images_or_weights() -> str:
@@ -352,7 +416,9 @@ def _between(path: Path, marker: str, text: str) -> None:
 
 
 def main() -> None:
-    for name, figure in draw(experiments(PROTOCOL), recorded()).items():
+    seeds = "authors_seeds"
+    figures = draw(experiments(PROTOCOL), recorded()) | {seeds: draw(experiments(seeds), recorded(seeds))["differences"]}
+    for name, figure in figures.items():
         with house_style():
             figure.savefig(IMAGES / f"reproduction_{name}.png", dpi=120)
     with house_style():

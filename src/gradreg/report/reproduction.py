@@ -65,12 +65,6 @@ def in_order(judged: Iterable[Judged]) -> list[Judged]:
     return sorted(judged, key=lambda one: ORDER[one.verdict])
 
 
-def disagreements(experiments: Sequence[Experiment], records: Mapping[str, Records]) -> list[str]:
-    """The cells that differ, as a table."""
-    rows = [(e, one) for e in experiments for one in judge(e, records[e.id]) if one.verdict == "differs"]
-    return table(("experiment", *HEADERS[:-1]), [[e.id, *cells(one)[:-1]] for e, one in rows])
-
-
 def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A markdown table whose columns stand below each other."""
     widths = [max(len(line[place]) for line in (headers, *rows)) for place in range(len(headers))]
