@@ -11,15 +11,19 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import gradreg as gr
 from gradreg.draws import Draws
@@ -39,7 +43,8 @@ ESTIMATES: dict[str, Engine] = {
     "forward": gr.Forward(),
 }
 STEPS = [None, 1e-1, 1e-2, 1e-3, 1e-4, 1e-6]
-PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+#: tf32 is single precision whose products are rounded as a GPU's.
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.float32, "bfloat16": torch.bfloat16}
 PENALTIES = [gr.SpectReg(weight=1), gr.DoubleBack(weight=1), gr.JacReg(weight=1)]
 EXACT: dict[str, Engine] = {"double_backward": gr.DoubleBackward(), "linearized": gr.Linearized(), "compiled": gr.Compiled()}
 DIFFERENCES = {"finite_difference": False, "finite_difference central": True}
@@ -101,13 +106,42 @@ def without_loss(logits: Tensor, y: Tensor, reduction: str = "mean") -> Tensor:
     return values if reduction == "none" else 0 * values.mean()
 
 
-def gradient(p: Problem, penalty: gr.Penalty, engine: Engine, dtype: torch.dtype, draw: int = 0) -> Tensor:
+class TensorFloat32(TorchDispatchMode):
+    """Takes products as a GPU does in TensorFloat-32: of operands of ten bits, summed in single precision."""
+
+    PRODUCTS = (
+        torch.ops.aten.mm,
+        torch.ops.aten.bmm,
+        torch.ops.aten.addmm,
+        torch.ops.aten.convolution,
+        torch.ops.aten.convolution_backward,
+    )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in self.PRODUCTS:
+            args = pytree.tree_map_only(Tensor, rounded_to_ten_bits, args)
+        return func(*args, **kwargs or {})
+
+
+def rounded_to_ten_bits(x: Tensor) -> Tensor:
+    """The nearest numbers whose mantissa ends 13 bits before that of single precision."""
+    if x.dtype != torch.float32:
+        return x
+    bits = x.contiguous().view(torch.int32)
+    return ((bits + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def gradient(p: Problem, penalty: gr.Penalty, engine: Engine, precision: str, draw: int = 0) -> Tensor:
     """By all parameters, as one vector in double precision."""
-    half = dtype == torch.bfloat16
-    p = p.to(torch.float32 if half else dtype)
-    with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        total = gr.Objective(without_loss, penalty, engine=engine)(p.model, p.x, p.y, generator=Draws.of_seed(draw)).total
-    found = torch.autograd.grad(total, list(p.model.parameters()), allow_unused=True, materialize_grads=True)
+    half = precision == "bfloat16"
+    p = p.to(torch.float32 if half else PRECISIONS[precision])
+    with TensorFloat32() if precision == "tf32" else nullcontext():
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            objective = gr.Objective(without_loss, penalty, engine=engine)
+            total = objective(p.model, p.x, p.y, generator=Draws.of_seed(draw)).total
+        found = torch.autograd.grad(total, list(p.model.parameters()), allow_unused=True, materialize_grads=True)
     return torch.cat([g.double().flatten() for g in found])
 
 
@@ -126,20 +160,20 @@ def engines() -> Iterator[tuple[str, float | None, Engine]]:
 def errors(name: str, seed: int) -> Iterator[Row]:
     p = problem(name, seed)
     for penalty in PENALTIES:
-        reference = gradient(p, penalty, gr.DoubleBackward(), torch.float64)
-        for precision, dtype in PRECISIONS.items():
+        reference = gradient(p, penalty, gr.DoubleBackward(), "float64")
+        for precision in PRECISIONS:
             for engine_name, step, engine in engines():
-                error = distance(gradient(p, penalty, engine, dtype), reference)
+                error = distance(gradient(p, penalty, engine, precision), reference)
                 yield Row(name, engine_name, penalty.name, precision, _step(step), seed, "error", error)
 
 
 def spreads(name: str) -> Iterator[Row]:
     """How far single draws lie from the mean of all, and that mean from what both estimate: FrobReg's gradient."""
     p, penalty = problem(name, 0), gr.SpectReg(weight=1)
-    expected = gradient(p, gr.FrobReg(weight=1), gr.DoubleBackward(), torch.float64)
+    expected = gradient(p, gr.FrobReg(weight=1), gr.DoubleBackward(), "float64")
     for precision in SPREAD_PRECISIONS:
         for engine_name, engine in ESTIMATES.items():
-            found = torch.stack([gradient(p, penalty, engine, PRECISIONS[precision], draw) for draw in range(DRAWS)])
+            found = torch.stack([gradient(p, penalty, engine, precision, draw) for draw in range(DRAWS)])
             spread, mean = found.var(0).sum().sqrt() / expected.norm(), distance(found.mean(0), expected)
             for measure, value in {"spread": float(spread), "error of the mean": mean}.items():
                 yield Row(name, engine_name, penalty.name, precision, "default", 0, measure, value)
@@ -232,7 +266,7 @@ def _spread_text(rows: Sequence[Row], models: Sequence[str]) -> str:
 
 
 #: Colour and width by precision: wide below narrow, so that lines that coincide can be told apart.
-LINES = [("#9ecae9", 5.0), ("#d1750b", 2.4), ("#2f5d2a", 1.4)]
+LINES = [("#9ecae9", 5.0), ("#d1750b", 3.4), ("#b86bb0", 2.2), ("#2f5d2a", 1.2)]
 
 
 def plot(rows: Sequence[Row]) -> None:
@@ -252,7 +286,7 @@ def plot(rows: Sequence[Row]) -> None:
         panel.axhline(1, color="grey", lw=0.8)
         panel.grid(alpha=0.3)
     panels[0].set_ylabel("relative error of the gradient, median")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(FIGURE, dpi=100)
 
 
