@@ -271,10 +271,13 @@ def _by_images(runs: list[tuple[str, float]]) -> list[float]:
 
 def _progress() -> str:
     with (ROOT / "results" / "varga2018" / "mnist_progress.csv").open() as file:
-        last = list(csv.DictReader(file))[-1]
+        last = {name: int(number) for name, number in list(csv.DictReader(file))[-1].items()}
+    known = experiments(PROTOCOL).values()
+    runs = sum(config.data == "mnist" for config in distinct_runs(known))
     return (
-        f"{last['runs']} of the runs on MNIST, 10 000 steps each, were done after {last['seconds']} s on one H200, from "
-        "nothing and with compilation (`results/varga2018/mnist_progress.csv`)."
+        f"{last['runs']} of the {runs} runs on MNIST, 10 000 steps each, were done after {last['seconds']} s on one H200, "
+        f"from nothing and with compilation (`results/varga2018/mnist_progress.csv`): at that rate all take "
+        f"{runs * last['seconds'] / last['runs'] / 60:.0f} minutes."
     )
 
 
@@ -334,24 +337,27 @@ def _by_labels() -> str:
         _by_classes("engines_by_classes", "plain", "double_backward"),
         _by_classes("lenet_by_classes", *COMPILED),
     )
-    lines = [[classes, *ratios, *compiled[classes]] for classes, ratios in eager.items()]
-    headers = ("classes", *(f"{name}, {where}" for where in ("CPU", "GPU") for name in ("SpectReg", "FrobReg", "JacReg")))
+    lines = [[str(classes), *ratios, *compiled[classes][0], *compiled[classes][1]] for classes, (ratios, _) in eager.items()]
+    columns = ("time, CPU", "time, GPU", "MiB, GPU")
+    headers = ("classes", *(f"{name}, {what}" for what in columns for name in ("SpectReg", "FrobReg", "JacReg")))
     text = (
         "A step of LeNet in plain steps: eager on two CPU cores, and compiled on one H200, which batches of 50 do not fill. "
-        "The paper: “scaling with the number of class labels.”"
+        "Memory on the GPU begins with that of a plain step, 99 MiB. The paper: “scaling with the number of class labels.”"
     )
     return text + "\n\n" + "\n".join(table(headers, lines))
 
 
-def _by_classes(theme: str, plain: str, method: str) -> dict[str, list[str]]:
-    """Ratios to the plain step of SpectReg, FrobReg and JacReg, by the number of classes."""
+def _by_classes(theme: str, plain: str, method: str) -> dict[int, tuple[list[str], list[str]]]:
+    """Times in plain steps, and memory, of SpectReg, FrobReg and JacReg, by the number of classes."""
     rows = read(next(BENCHMARKS.glob(f"{theme}_*.csv")))
-    timed = {(row.num_classes, row.penalty): row.ms for row in rows if row.method in (plain, method)}
+    timed = {(row.num_classes, row.penalty): row for row in rows if row.method in (plain, method)}
     names = ("spect_reg", "frob_reg", "jac_reg")
-    return {
-        str(classes): [f"{timed[classes, name] / timed[classes, '']:.1f}" for name in names]
-        for classes in dict.fromkeys(row.num_classes for row in rows)
-    }
+
+    def of(classes: int) -> tuple[list[str], list[str]]:
+        found = [timed[classes, name] for name in names]
+        return [f"{one.ms / timed[classes, ''].ms:.1f}" for one in found], [f"{one.memory_mib:.0f}" for one in found]
+
+    return {classes: of(classes) for classes in dict.fromkeys(row.num_classes for row in rows)}
 
 
 def _time_left() -> str:
