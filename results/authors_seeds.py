@@ -7,12 +7,11 @@ The protocol ``authors_seeds`` has their training images and initial weights, wh
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from lines import add_missing
 from two_test_sets import accuracy
 
 from gradreg.data import Dataset, load
@@ -33,10 +32,10 @@ OUT = Path(__file__).parent / "varga2018" / "authors_seeds.csv"
 HEADER = ("table", "row", "column", "seed", "last_10000_of_training", "official")
 
 
-def accuracies(job: Job) -> tuple[str, str, str, int, float, float]:
+def accuracies(job: Job) -> tuple[float, float]:
     table, row, column, seed = job
     config = experiments("authors_seeds")[table].cell(row, column).config
-    return *job, *on_both_test_sets(replace(config, seed=seed), load("mnist@authors", data_dir=Path("data")))
+    return on_both_test_sets(replace(config, seed=seed), load("mnist@authors", data_dir=Path("data")))
 
 
 def on_both_test_sets(config: RunConfig, data: Dataset) -> tuple[float, float]:
@@ -48,22 +47,8 @@ def on_both_test_sets(config: RunConfig, data: Dataset) -> tuple[float, float]:
     return round(trained.record.metrics["accuracy"], 4), on_official
 
 
-def missing() -> list[Job]:
-    known: set[Job] = set()
-    if OUT.is_file():
-        with OUT.open(newline="") as file:
-            known = {(line["table"], line["row"], line["column"], int(line["seed"])) for line in csv.DictReader(file)}
-    return [job for arm in ARMS for seed in SEEDS if (job := (*arm, seed)) not in known]
-
-
 def main() -> None:
-    jobs, started = missing(), OUT.is_file()
-    with get_context("spawn").Pool() as pool, OUT.open("a", newline="") as file:
-        if not started:
-            csv.writer(file).writerow(HEADER)
-        for result in pool.imap(accuracies, jobs):
-            csv.writer(file).writerow(result)
-            file.flush()
+    add_missing(OUT, HEADER, [(*arm, seed) for arm in ARMS for seed in SEEDS], accuracies)
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ half an hour on two cores), and adds what is missing to ``results/varga2018/imag
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 from authors_seeds import on_both_test_sets
+from lines import add_missing
 
 from gradreg.data import Dataset, load, split
 from gradreg.papers.varga2018 import protocol
@@ -43,30 +42,16 @@ def subset(images: str, weights: str, seed: int) -> Dataset:
     return replace(whole, name="mnist2k", x_train=x, y_train=y, numpy_seeds=weights == "theirs")
 
 
-def accuracies(job: Job) -> tuple[str, str, int, int, float, float]:
+def accuracies(job: Job) -> tuple[float, float]:
     images, weights, images_seed, weights_seed = job
     data, authors = subset(images, weights, images_seed), protocol("authors_code")
     config = authors.mnist(authors.decay(0.0005))
     config = replace(config, data=data.name, seed=weights_seed, validation_size=0)
-    return *job, *on_both_test_sets(config, data)
-
-
-def missing() -> list[Job]:
-    if not OUT.is_file():
-        return jobs()
-    with OUT.open(newline="") as file:
-        known = {tuple(line[:4]) for line in csv.reader(file)}
-    return [job for job in jobs() if tuple(map(str, job)) not in known]
+    return on_both_test_sets(config, data)
 
 
 def main() -> None:
-    todo, started = missing(), OUT.is_file()
-    with get_context("spawn").Pool() as pool, OUT.open("a", newline="") as file:
-        if not started:
-            csv.writer(file).writerow(HEADER)
-        for row in pool.imap(accuracies, todo):
-            csv.writer(file).writerow(row)
-            file.flush()
+    add_missing(OUT, HEADER, jobs(), accuracies)
 
 
 if __name__ == "__main__":

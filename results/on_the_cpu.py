@@ -1,15 +1,15 @@
 """Some of the MNIST runs again, each alone, on the CPU and in single precision: do fleets on a GPU give the same?
 
-``python results/on_the_cpu.py`` takes some 45 minutes on two cores, most of them for FrobReg and JacReg, and writes
-``results/varga2018/on_the_cpu.csv``.
+``python results/on_the_cpu.py`` takes some 45 minutes on two cores, most of them for FrobReg and JacReg, and adds what is
+missing to ``results/varga2018/on_the_cpu.csv``.
 """
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
+
+from lines import add_missing
 
 from gradreg.data import load
 from gradreg.papers.varga2018 import experiments
@@ -22,7 +22,7 @@ RUNS += [("FrobReg", 0), ("JacReg", 0)]
 OUT = Path(__file__).parent / "varga2018" / "on_the_cpu.csv"
 
 
-def accuracy(job: tuple[str, int]) -> tuple[str, int, float, float]:
+def accuracy(job: tuple[str, int]) -> tuple[float, float]:
     """Of one run, and the squared norm of its weights."""
     arm, seed = job
     mnist = load("mnist", data_dir=Path("data"))
@@ -30,14 +30,11 @@ def accuracy(job: tuple[str, int]) -> tuple[str, int, float, float]:
     config = experiments()[place[0]].cell(place[1], arm).config
     config = replace(config, seed=seed, precision="fp32", fingerprint=mnist.fingerprint, num_evaluations=1)
     metrics = run(config, mnist).record.metrics
-    return arm, seed, round(metrics["accuracy"], 4), round(metrics["squared_weight_norm"], 2)
+    return round(metrics["accuracy"], 4), round(metrics["squared_weight_norm"], 2)
 
 
 def main() -> None:
-    with get_context("spawn").Pool() as pool, OUT.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["arm", "seed", "accuracy", "squared_weight_norm"])
-        writer.writerows(pool.map(accuracy, RUNS))
+    add_missing(OUT, ("arm", "seed", "accuracy", "squared_weight_norm"), RUNS, accuracy)
 
 
 if __name__ == "__main__":

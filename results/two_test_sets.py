@@ -7,12 +7,11 @@ images, each a minute or two of a core, and adds those that are missing to ``res
 
 from __future__ import annotations
 
-import csv
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
 import torch
+from lines import add_missing
 from torch import Tensor, nn
 
 from gradreg.data import Dataset, load
@@ -27,8 +26,9 @@ OUT = Path(__file__).parent / "varga2018" / "two_test_sets.csv"
 HEADER = ("seed", "official", "last_10000_of_training", "official_by_its_own", "last_10000_by_their_own")
 
 
-def accuracies(seed: int) -> tuple[float, ...]:
+def accuracies(job: tuple[int]) -> tuple[float, ...]:
     """Of one baseline, on the official test set and on the authors', standardised as in training, and each by its own."""
+    (seed,) = job
     mnist, authors = load("mnist", data_dir=Path("data")), protocol("authors_code")
     x, y = mnist.x_train, mnist.y_train
     data = Dataset(
@@ -45,7 +45,7 @@ def accuracies(seed: int) -> tuple[float, ...]:
     sets = [(mnist.x_test, mnist.y_test), (x[POOL:], y[POOL:])]
     by_training = [accuracy(trained.model, *pair, scale.mean, scale.std) for pair in sets]
     by_their_own = [accuracy(trained.model, *pair, pair[0].mean() / 255, pair[0].std() / 255) for pair in sets]
-    return seed, *by_training, *by_their_own
+    return *by_training, *by_their_own
 
 
 @torch.no_grad()
@@ -56,16 +56,7 @@ def accuracy(model: nn.Module, x: Array, y: Array, mean: Tensor | float, std: Te
 
 
 def main() -> None:
-    known = set()
-    if OUT.is_file():
-        with OUT.open(newline="") as file:
-            known = {int(row["seed"]) for row in csv.DictReader(file)}
-    with get_context("spawn").Pool() as pool, OUT.open("a", newline="") as file:
-        if not known:
-            csv.writer(file).writerow(HEADER)
-        for row in pool.imap(accuracies, [seed for seed in range(NUM_RUNS) if seed not in known]):
-            csv.writer(file).writerow(row)
-            file.flush()
+    add_missing(OUT, HEADER, [(seed,) for seed in range(NUM_RUNS)], accuracies)
 
 
 if __name__ == "__main__":
