@@ -1,4 +1,4 @@
-"""Every statement of the paper's section 2, as a test."""
+"""Every equation of the paper's section 2, as a test."""
 
 from __future__ import annotations
 

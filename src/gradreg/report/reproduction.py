@@ -42,22 +42,49 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     cells = [one for of_one in judged.values() for one in of_one if one.cell.published is not None]
     run = [one for one in cells if one.verdict != "not run"]
     tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
-    agree, hold = sum(one.verdict == "agrees" for one in run), sum(one.outcome == "holds" for one in tested)
+    agree, outcomes = sum(one.verdict == "agrees" for one in run), [one.outcome for one in tested]
     return (
         f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; "
-        f"{hold} of {len(tested)} claims tested hold."
+        f"{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out its way, "
+        f"{outcomes.count('reversed')} significantly the other way."
     )
 
 
 def body(experiment: Experiment, records: Records) -> list[str]:
     """Table, claims and deviations as lines of markdown."""
     judged = judge(experiment, records)
-    lines = table(HEADERS, [cells(one) for one in in_order(judged)])
+    lines = table(*cell_table(judged))
     if tested := claims_tested(experiment, judged):
         lines += ["", *table(CLAIM_HEADERS, [claim_cells(one) for one in tested])]
     if experiment.deviations:
         lines += ["", "Deviations:", "", *(f"- {text}" for text in experiment.deviations)]
     return lines
+
+
+def cell_table(judged: Sequence[Judged]) -> tuple[Sequence[str], list[list[str]]]:
+    """Headers and rows: a line a cell, disagreements first; where nothing was published, a line for all of one row."""
+    if any(one.cell.published is not None for one in judged):
+        return HEADERS, [cells(one) for one in in_order(judged)]
+    found = {one.cell.place: one for one in judged}
+    rows, columns = (list(dict.fromkeys(place[side] for place in found)) for side in (0, 1))
+    numbers = {one.ours.n for one in judged if one.ours is not None}
+    all_alike = f"n = {numbers.pop()}" if len(numbers) == 1 else ""
+
+    def text(row: str, column: str) -> str:
+        one = found.get((row, column))
+        if one is None or one.ours is None:
+            return ""
+        number = "" if all_alike else f", n = {one.ours.n}"
+        return _mean_and_std(one.ours, one.cell.metric.digits) + number
+
+    units = [_unit({one.cell.metric.unit for one in judged if one.cell.column == column}) for column in columns]
+    headers = [column + unit for column, unit in zip(columns, units, strict=True)]
+    return [all_alike, *headers], [[row, *(text(row, column) for column in columns)] for row in rows]
+
+
+def _unit(units: set[str]) -> str:
+    """What stands behind a name: nothing for per cent, or for cells of several units."""
+    return "" if len(units) > 1 or units == {"%"} else f" ({min(units)})"
 
 
 def in_order(judged: Iterable[Judged]) -> list[Judged]:
@@ -78,11 +105,18 @@ def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 def cells(judged: Judged) -> list[str]:
     """One line of the table."""
     cell, digits = judged.cell, judged.cell.metric.digits
-    unit = "" if cell.metric.unit == "%" else f" ({cell.metric.unit})"
     number = "" if judged.ours is None else str(judged.ours.n)
     number += f" (+{judged.diverged} diverged)" if judged.diverged else ""
     published, ours = _mean_and_std(cell.published, digits), _mean_and_std(judged.ours, digits)
-    return [cell.row, cell.column + unit, published, ours, number, _difference(judged, digits), judged.verdict]
+    return [
+        cell.row,
+        cell.column + _unit({cell.metric.unit}),
+        published,
+        ours,
+        number,
+        _difference(judged, digits),
+        judged.verdict,
+    ]
 
 
 def _difference(judged: Judged, digits: int) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradreg.papers.experiment import Experiment, arm_id
+from gradreg.papers.experiment import ACCURACY, Experiment, arm_id
 from gradreg.papers.judge import Judged, judge
 from gradreg.report.drawing import COLOURS, FAINT, INK, house_style, legend_below, panels, settle
 from gradreg.study.statistics import Summary
@@ -127,7 +127,8 @@ def weight_norm(experiment: Experiment, records: Records) -> Figure:
     for record in records:
         by_arm.setdefault(arm_id(record.config), []).append(record)
     figure = Figure()
-    for axes, row in zip(panels(figure, len(experiment.rows)), experiment.rows, strict=True):
+    rows = list(dict.fromkeys(cell.row for cell in experiment.cells if cell.metric == ACCURACY))
+    for axes, row in zip(panels(figure, len(rows)), rows, strict=True):
         runs = [by_arm.get(arm_id(experiment.cell(row, column).config), []) for column in experiment.columns]
         _weight_norm_panel(axes, experiment.columns, runs)
         axes.set_title(f"weight decay {row}")

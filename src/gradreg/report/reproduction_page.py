@@ -12,7 +12,7 @@ from markupsafe import Markup
 from gradreg.papers.experiment import Experiment
 from gradreg.papers.judge import claims_tested, judge
 from gradreg.report.drawing import as_svg, inline
-from gradreg.report.reproduction import CLAIM_HEADERS, HEADERS, Records, cells, claim_cells, headline, in_order
+from gradreg.report.reproduction import CLAIM_HEADERS, Records, cell_table, claim_cells, headline
 from gradreg.report.reproduction_figures import CAPTIONS, HEADINGS, draw
 
 
@@ -24,7 +24,6 @@ def write_page(experiments: Mapping[str, Experiment], records: Mapping[str, Reco
     text = environment.get_template("reproduction.html.j2").render(
         title=title,
         headline=headline(list(experiments.values()), records),
-        headers=HEADERS,
         claim_headers=CLAIM_HEADERS,
         figures=[
             {
@@ -44,10 +43,12 @@ def write_page(experiments: Mapping[str, Experiment], records: Mapping[str, Reco
 
 def _section(experiment: Experiment, records: Records) -> dict[str, Any]:
     judged = judge(experiment, records)
+    headers, rows = cell_table(judged)
     return {
         "where": experiment.where,
         "title": experiment.title,
-        "cells": [cells(one) for one in in_order(judged)],
+        "headers": headers,
+        "cells": rows,
         "claims": [claim_cells(one) for one in claims_tested(experiment, judged)],
         "deviations": experiment.deviations,
     }

@@ -7,6 +7,7 @@ from gradreg.papers.experiment import Claim
 MNIST, CIFAR10, CIFAR100, TINY = "small MNIST", "small CIFAR-10", "small CIFAR-100", "TinyImageNet-200"
 GRADIENT = ("SpectReg", "DoubleBack")
 SIZES = ("500", "1000", "2000", "3000", "4000", "5000", "10000", "15000", "20000")
+DECAYS = ("0", "0.0001", "0.0005", "0.001", "0.005", "0.01", "0.05", "0.1")
 PLACES = ("at training points", "half way between", "at test points")
 Place = tuple[str, str]
 
@@ -50,6 +51,7 @@ TABLE2 = (
 
 TABLE3 = (
     *(is_better(f"{name} improves on the baseline", ("No CP", name), ("No CP", "Baseline")) for name in GRADIENT),
+    is_better("DoubleBack is better than SpectReg", ("No CP", "DoubleBack"), ("No CP", "SpectReg")),
     is_better("the confidence penalty improves on the baseline", ("CP", "Baseline"), ("No CP", "Baseline")),
     *(is_better(f"{name} is better than the confidence penalty", ("No CP", name), ("CP", "Baseline")) for name in GRADIENT),
     *(is_better(f"the confidence penalty adds to {name}", ("CP", name), ("No CP", name)) for name in GRADIENT),
@@ -80,6 +82,10 @@ TABLE6 = tuple(
 TABLE7 = (
     is_better("SpectReg 0.03 has a smaller error than the baseline", ("SIN", "0.03"), ("SIN", "0")),
     *(
+        is_better(f"0.03 is the best weight, better than {weight}", ("SIN", "0.03"), ("SIN", weight))
+        for weight in ("0.01", "0.1")
+    ),
+    *(
         is_better(f"too large a weight degrades the fit: {weight}", ("SIN", "0.03"), ("SIN", weight))
         for weight in ("1", "3", "10")
     ),
@@ -95,19 +101,50 @@ TRAIN_SIZE = (
         is_better(f"SpectReg is better than the confidence penalty at {size}", (size, "SpectReg"), (size, "CP"))
         for size in SIZES[:3]
     ),
+    *(is_better(f"SpectReg is better than JacReg at {size}", (size, "SpectReg"), (size, "JacReg")) for size in SIZES),
+    *(
+        is_better(f"{arm} keeps a benefit at 20000", ("20000", arm), ("20000", "Baseline"))
+        for arm in ("SpectReg", "JacReg", "CP")
+    ),
 )
 
-WEIGHT_NORM = tuple(
-    is_better(f"accuracy rises with DoubleBack up to 10, weight decay {decay}", (decay, "10"), (decay, "0"))
-    for decay in ("0", "0.0001", "0.0005", "0.001")
-) + tuple(
-    is_better(f"and collapses beyond 20, weight decay {decay}", (decay, "10"), (decay, "1000"))
-    for decay in ("0", "0.0001", "0.0005", "0.001")
+
+def of_weights(decay: str) -> str:
+    """The row of the squared norm of the weights, below those of accuracies."""
+    return f"{decay}: squared norm"
+
+
+WEIGHT_NORM = (
+    *(
+        is_better(f"accuracy rises with DoubleBack up to 10, weight decay {decay}", (decay, "10"), (decay, "0"))
+        for decay in DECAYS
+    ),
+    *(
+        is_better(f"and collapses for large weights, weight decay {decay}", (decay, "10"), (decay, "1000"))
+        for decay in DECAYS
+    ),
+    is_better("without weight decay DoubleBack makes the weights smaller", (of_weights("0"), "10"), (of_weights("0"), "0")),
+    *(
+        is_better(
+            f"below the collapse DoubleBack makes the weights larger, weight decay {decay}",
+            (of_weights(decay), "0"),
+            (of_weights(decay), "10"),
+        )
+        for decay in DECAYS[1:]
+    ),
+    *(
+        is_better(
+            f"above it DoubleBack makes the weights smaller, weight decay {decay}",
+            (of_weights(decay), "1000"),
+            (of_weights(decay), "0"),
+        )
+        for decay in DECAYS[1:]
+    ),
 )
 
 PLATEAUS = (
     is_better(
-        "the network can learn plateaus: flatter at the training points than over the domain",
+        "slopes are smaller at the training points than over the domain",
         ("Baseline", "at training points"),
         ("Baseline", "over the domain"),
     ),

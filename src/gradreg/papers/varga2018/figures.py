@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gradreg.papers.experiment import Cell, Experiment, Metric, Published
+from gradreg.papers.experiment import ACCURACY, Cell, Experiment, Metric, Published
 from gradreg.papers.varga2018 import claims, deviations
 from gradreg.papers.varga2018.protocols import Protocol
 from gradreg.papers.varga2018.tables import CIFAR_DECAY, MNIST_DECAY, SIN_ERROR, SIN_MSE, sin_penalties
@@ -24,8 +24,8 @@ WEIGHTS = {
     15_000: (2.0, 0.01, 1.0, 0.01),
     20_000: (2.0, 0.001, 0.3, 0.03),
 }
-DECAYS = (0.0, 1e-4, 5e-4, 1e-3, 5e-3, 1e-2, 5e-2, 0.1)
 DOUBLE_BACKS = (0.0, *(10.0**k for k in range(-4, 4)))
+NORM_OF_WEIGHTS = Metric(name="squared_weight_norm", factor=1, unit="squared", digits=0, higher_is_better=False)
 
 
 def train_size(p: Protocol) -> Experiment:
@@ -63,14 +63,15 @@ def weight_norm(p: Protocol) -> Experiment:
     return Experiment(
         id="weight_norm",
         title="Accuracy and squared norm of the weights by the weight of DoubleBack, for each weight decay",
-        where="Figure 4, appendix D",
+        where="Figure 5, appendix D",
         cells=tuple(
-            Cell(row=f"{decay:g}", column=f"{double:g}", config=p.mnist(*penalties(decay, double)))
-            for decay in DECAYS
+            Cell(row=row, column=f"{double:g}", config=p.mnist(*penalties(float(decay), double)), metric=metric)
+            for row_of, metric in ((str, ACCURACY), (claims.of_weights, NORM_OF_WEIGHTS))
+            for decay, row in ((decay, row_of(decay)) for decay in claims.DECAYS)
             for double in DOUBLE_BACKS
         ),
         claims=claims.WEIGHT_NORM,
-        deviations=deviations.MNIST,
+        deviations=deviations.WEIGHT_NORM,
     )
 
 
@@ -136,6 +137,7 @@ def plateaus(p: Protocol) -> Experiment:
             for column, metric in metrics.items()
         ),
         claims=claims.PLATEAUS,
+        deviations=deviations.PLATEAUS,
         num_runs=20,
     )
 
