@@ -141,11 +141,8 @@ def test_new_masks_and_projections_in_each_call() -> None:
     model, x, y = toy()
     objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
     assert len({objective(model, x, y).total.item() for _ in range(3)}) == 3
-    again = [
-        objective(model, x, y, generator=torch.Generator().manual_seed(3)).penalties["spect_reg"].item() for _ in range(2)
-    ]
-    model.eval()
-    assert again[0] != again[1] or model[1].track_running_stats  # statistics move on
+    again = {objective(model, x, y, generator=torch.Generator().manual_seed(3)).total.item() for _ in range(2)}
+    assert len(again) == 1
 
 
 def test_control_flow_by_value_is_refused_with_a_way_out() -> None:

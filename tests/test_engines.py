@@ -317,6 +317,16 @@ def test_auto_says_what_it_chose_and_why() -> None:
     assert "not on a GPU" in objective.choice.reason
 
 
+def test_auto_tries_what_only_acts_later() -> None:
+    """A penalty that warms up does nothing at step 0."""
+    penalty = gr.SpectReg(weight=0.1, schedule=gr.Schedule(warmup_steps=10))
+    objective, layer = gr.Objective(F.cross_entropy, penalty, engine="auto"), nn.Linear(3, 2)
+    for step in range(2):
+        terms = objective(lambda x: OneBackward.apply(layer(x)), torch.randn(4, 3), torch.tensor([0, 1, 1, 0]), step=step)
+        terms.total.backward()
+    assert objective.engine.name == "finite_difference"
+
+
 def test_auto_takes_differences_where_there_is_no_second_derivative() -> None:
     model = nn.Sequential(nn.Linear(3, 2))
     objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="auto")

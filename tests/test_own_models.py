@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from test_training import config, toy
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 import gradreg as gr
 from gradreg.draws import Draws
@@ -337,3 +338,15 @@ def test_the_loss_comes_first() -> None:
 def test_the_total_has_the_precision_of_the_model() -> None:
     objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1), engine="compiled")
     assert objective(nn.Linear(5, 3), torch.randn(6, 5), torch.randint(3, (6,))).total.dtype == torch.float32
+
+
+def test_dropout_in_a_checkpointed_part_has_the_same_mask_when_it_is_run_again() -> None:
+    """The output is linear in the weights, so that weights times gradient is the output if both passes have one mask."""
+    weights = torch.ones(1000, requires_grad=True)
+    with DrawnDropout(Draws.of_seed(0)):
+        out = checkpoint(lambda w: F.dropout(w, 0.5) ** 1, weights, use_reentrant=False).sum()
+        plain = F.dropout(torch.ones(1000), 0.5)
+    out.backward()
+    assert (weights * weights.grad).sum() == out
+    with DrawnDropout(Draws.of_seed(0)):
+        assert torch.equal(F.dropout(torch.ones(1000), 0.5), plain)  # whose numbers it leaves to others

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -10,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradreg as gr
 from gradreg.draws import Draws
+from gradreg.step import _as_tensor
 
 
 def toy() -> tuple[nn.Module, Tensor, Tensor]:
@@ -80,6 +83,44 @@ def test_what_the_input_is_computed_from_is_trained_too() -> None:
     optimizer = torch.optim.SGD([*model.parameters(), shift], lr=0.1)
     gr.Step(gr.Objective(F.cross_entropy, gr.DoubleBack(weight=1)), model, optimizer)(x + shift, y)
     assert shift.norm() > 0
+
+
+def in_one_graph(model: nn.Module, penalty: gr.Penalty) -> gr.Step:
+    """A step whose optimizer joins the graph, as on a GPU."""
+    objective = gr.Objective(F.cross_entropy, penalty, engine="compiled")
+    step = gr.Step(objective, model, torch.optim.Adam(model.parameters(), fused=True))
+    step._joins, step._rates = True, [_as_tensor(group, torch.device("cpu")) for group in step.optimizer.param_groups]
+    return step
+
+
+def test_gradients_from_before_are_not_taken_for_those_of_a_step() -> None:
+    model, x, y = toy()
+    F.cross_entropy(model(x), y).backward()
+    model[0].requires_grad_(False)
+    before = model[0].weight.clone()
+    in_one_graph(model, gr.SpectReg(weight=0.1))(x, y)
+    assert torch.equal(model[0].weight, before)
+
+
+def test_unlabelled_data_that_nobody_can_use_are_refused_in_one_graph_too() -> None:
+    model, x, y = toy()
+    with pytest.raises(ValueError, match="unlabeled was given, but no penalty here can use it"):
+        in_one_graph(model, gr.DoubleBack(weight=0.1))(x, y, unlabeled=x)
+
+
+def test_a_state_that_is_loaded_is_the_one_that_is_trained_on() -> None:
+    model, x, y = toy()
+    step = in_one_graph(model, gr.DoubleBack(weight=0.1))
+    step(x, y)
+    optimizer, weights, state = step.optimizer, copy.deepcopy(model.state_dict()), copy.deepcopy(step.optimizer.state_dict())
+    found = []
+    for _ in range(2):
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(copy.deepcopy(state))
+        step(x, y)
+        found.append(copy.deepcopy(model[0].weight))
+    assert torch.equal(*found)
+    assert len(step.objective._prepared) == 3  # each writes to another state
 
 
 def test_parameters_of_another_optimizer_get_their_gradients() -> None:

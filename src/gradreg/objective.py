@@ -29,7 +29,7 @@ from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits
 from gradreg.losses import Loss, batch_loss, example_loss_gradient
 from gradreg.penalties import GradientPenalty, Penalty, Probe
 from gradreg.penalties.schedule import ALWAYS
-from gradreg.sources import GeneratorSource, KeyedSource, Source
+from gradreg.sources import GeneratorSource, KeyedSource, Source, seed_of
 
 Model = Callable[..., Any]
 _LOGGER = logging.getLogger(__name__)
@@ -129,28 +129,35 @@ class Objective:
                 are the source of the loss's own dropout masks as well.
             step: the number of the training step, for penalties with a schedule.
         """
-        self._check_usable(unlabeled)
         active = self.active(step)
         if isinstance(self.engine, Auto):
-            self._choose(model, x, active)
-        if isinstance(self.engine, Compiled):
-            try:
-                return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
-            except Exception as error:
-                named = self.choice is None  # and not chosen: what else is wrong will be said without a compiler, too
-                if named or isinstance(error, (torch.OutOfMemoryError, FloatingPointError)):
-                    raise
-                self._set_choice(Choice(DoubleBackward(), f"the step cannot be compiled: {error}"))
-        return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
+            self._choose(model, x)
+        if not isinstance(self.engine, Compiled):
+            return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
+        try:
+            return self.compiled(self.engine, model, (x, y, unlabeled), active, generator)
+        except Exception as error:
+            named = self.choice is None  # and not chosen
+            if named or isinstance(error, (torch.OutOfMemoryError, FloatingPointError)):
+                raise
+            # What else is wrong is said without a compiler, too, and then the choice stands.
+            choice = Choice(DoubleBackward(), f"the step cannot be compiled: {error}")
+            eager = self._with(choice.engine, check_finite=self.check_finite)
+            terms = eager.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
+            self._set_choice(choice, logging.WARNING)
+            return terms
 
-    def _choose(self, model: Model, x: Inputs, active: Sequence[Job]) -> None:
-        """Replace ``engine="auto"`` by the engine for this model."""
-        wrt = dict.fromkeys(job.penalty.wrt for job in active if isinstance(job.penalty, GradientPenalty))
-        self._set_choice(choose(model, x, wrt))
+    def _choose(self, model: Model, x: Inputs) -> None:
+        """Replace ``engine="auto"`` by the engine for this model, whatever acts at this step."""
+        penalties = (p for p in self.penalties if isinstance(p, GradientPenalty) and p.weight)
+        self._set_choice(choose(model, x, dict.fromkeys(penalty.wrt for penalty in penalties)), logging.INFO)
 
-    def _set_choice(self, choice: Choice) -> None:
+    def _set_choice(self, choice: Choice, level: int) -> None:
         self.choice, self.engine = choice, choice.engine
-        _LOGGER.info("engine=%r: %s", choice.engine.name, choice.reason)
+        _LOGGER.log(level, "engine=%r: %s", choice.engine.name, choice.reason)
+
+    def _with(self, engine: Engine, *, check_finite: bool) -> Objective:
+        return Objective(self.loss, *self.penalties, engine=engine, class_dim=self.class_dim, check_finite=check_finite)
 
     def compiled(
         self,
@@ -170,8 +177,9 @@ class Objective:
             terms = replaced.evaluate(model, x, y, jobs, unlabeled=unlabeled, source=KeyedSource(Draws(key)))
             return terms.total, terms.loss, terms.penalties, terms.logits
 
-        replaced = Objective(self.loss, *self.penalties, engine=engine.traced, class_dim=self.class_dim, check_finite=False)
-        twice = any(isinstance(job.penalty, GradientPenalty) for job in active) and isinstance(engine.inner, DoubleBackward)
+        replaced = self._with(engine.traced, check_finite=False)
+        gradient = [job.penalty for job in active if isinstance(job.penalty, GradientPenalty)]
+        twice = bool(gradient) and isinstance(engine.inner, DoubleBackward)
         weights = {job.name: float(job.weight) for job in active}
         terms = Terms(
             *engine.terms(
@@ -179,15 +187,16 @@ class Objective:
                 model,
                 data,
                 weights,
-                _key(generator),
+                int(generator.key) if isinstance(generator, Draws) else seed_of(generator),
                 kept=self._prepared,
                 what=self._what(active),
                 twice=twice,
+                replays=any(penalty.same_mask or not twice for penalty in gradient),
                 optimizer=optimizer,
             )
         )
-        if self.check_finite and active and not terms.total.isfinite():
-            _raise_not_finite({"total": terms.total} | terms.penalties, terms.logits)
+        if self.check_finite:
+            _check_finite(terms.penalties, terms.logits)
         return terms
 
     def _what(self, active: Sequence[Job]) -> tuple[Any, ...]:
@@ -199,7 +208,9 @@ class Objective:
                 f"{type(self.loss).__name__}, has some of its own. Make them part of the model, or use another engine."
             )
         penalties = [repr(replace(job.penalty, weight=1.0, schedule=ALWAYS)) for job in active]
-        return id(self.loss), *(tensor.data_ptr() for tensor in tensors), *penalties
+        settings = vars(self.loss).items() if isinstance(self.loss, nn.Module) else ()
+        plain = [(name, value) for name, value in settings if isinstance(value, (int, float, str))]
+        return id(self.loss), *plain, *(tensor.data_ptr() for tensor in tensors), *penalties
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""
@@ -209,6 +220,7 @@ class Objective:
         self, model: Model, x: Inputs, y: Any, active: Sequence[Job], *, source: Source, unlabeled: Inputs | None = None
     ) -> Terms:
         """The terms with these penalties, whose weights may be tensors."""
+        self._check_usable(unlabeled)
         _check_grad_mode(active)
         how = Pass(randomness=source.of("loss").masks() if isinstance(source, KeyedSource) else None)
         replay = any(isinstance(job.penalty, GradientPenalty) and job.penalty.same_mask for job in active)
@@ -248,8 +260,8 @@ class Objective:
                     more_values = penalty(self._probe(penalty, more, source.of(f"{name} unlabeled")))
                     values[name] = torch.cat([values[name], more_values])
         means = {name: value.mean() for name, value in values.items()}
-        if self.check_finite and not torch.stack([*means.values()]).isfinite().all():
-            _raise_not_finite(means, batch.evaluated.logits)
+        if self.check_finite:
+            _check_finite(means, batch.evaluated.logits)
         return means
 
     def _probe(self, penalty: Penalty, batch: _Batch, source: Source) -> Probe:
@@ -335,13 +347,6 @@ def _trainable_parameters(model: Model) -> dict[str, Tensor]:
     return {n: p for n, p in model.named_parameters() if p.requires_grad} if isinstance(model, nn.Module) else {}
 
 
-def _key(generator: Generator | Draws | None) -> int:
-    if isinstance(generator, Draws):
-        return int(generator.key)
-    device = "cpu" if generator is None else generator.device
-    return int(torch.randint(2**63 - 1, (), generator=generator, device=device))
-
-
 def _source(generator: Generator | Draws | None) -> Source:
     return KeyedSource(generator) if isinstance(generator, Draws) else GeneratorSource(generator, forked=True)
 
@@ -366,7 +371,9 @@ def _check_batch(logits: Tensor, y: Any, active: Sequence[Job]) -> None:
         )
 
 
-def _raise_not_finite(means: dict[str, Tensor], logits: Tensor) -> None:
+def _check_finite(means: dict[str, Tensor], logits: Tensor) -> None:
+    if not means or torch.stack([*means.values()]).isfinite().all():
+        return
     name, value = next((name, value.item()) for name, value in means.items() if not value.isfinite())
     cause = (
         "the model's output is not finite either, so training has diverged: lower the learning rate or check the data"

@@ -43,7 +43,7 @@ class GeneratorSource:
 
     @cached_property
     def generator(self) -> Generator | None:
-        return Generator().manual_seed(_seed(None)) if self._given is None and self._forked else self._given
+        return Generator().manual_seed(seed_of(None)) if self._given is None and self._forked else self._given
 
     def normal(self, *shape: int, device: torch.device) -> Tensor:
         return torch.randn(shape, generator=self.generator, device=self._home(device)).to(device)
@@ -55,7 +55,7 @@ class GeneratorSource:
         return torch.randperm(size, generator=self.generator, device=self._home(device)).to(device)
 
     def masks(self) -> int:
-        return _seed(self.generator)
+        return seed_of(self.generator)
 
     def of(self, purpose: str) -> GeneratorSource:  # noqa: ARG002
         return self
@@ -91,6 +91,7 @@ class KeyedSource:
         return self._draws.at(self._calls)
 
 
-def _seed(generator: Generator | None) -> int:
+def seed_of(generator: Generator | None) -> int:
+    """A single draw, to seed others by."""
     device = "cpu" if generator is None else generator.device
     return int(torch.randint(2**63 - 1, (), generator=generator, device=device))

@@ -17,9 +17,10 @@ from gradreg.penalties import GradientPenalty
 class Step:
     """Objective, gradients and optimizer: with ``engine="compiled"`` on a GPU all of it is one CUDA graph.
 
-    The optimizer joins the graph if it is a fused one (``fused=True``), and takes its step after it otherwise. Learning
-    rates become tensors then, so that schedulers, and values set by hand, reach the graph. Parameters of the model, of the
-    loss and of the optimizer get their gradients; the input gets none (``x.grad``).
+    The optimizer joins the graph if it is a fused one (``fused=True``, and no dampening), and takes its step after it
+    otherwise; ``check_finite`` then speaks up after the step, not before it. Learning rates become tensors, so that
+    schedulers, and values set by hand, reach the graph. Parameters of the model, of the loss and of the optimizer get their
+    gradients; the input gets none (``x.grad``).
 
     Args:
         objective: what to minimise.
@@ -39,7 +40,7 @@ class Step:
         self.objective, self.model, self.optimizer = objective, model, optimizer
         device = next(model.parameters()).device
         joins = isinstance(objective.engine, Compiled) and device.type == "cuda"
-        self._joins = joins and all(group.get("fused") for group in optimizer.param_groups)
+        self._joins = joins and all(group.get("fused") and not group.get("dampening") for group in optimizer.param_groups)
         self._rates = [_as_tensor(group, device) for group in optimizer.param_groups] if self._joins else []
 
     def __call__(
@@ -66,6 +67,8 @@ class Step:
     def _read_rates(self) -> None:
         """A rate that was set by hand replaced the tensor that the graph reads: write it there."""
         for group, tensor in zip(self.optimizer.param_groups, self._rates, strict=True):
+            if "capturable" in group:
+                group["capturable"] = True  # a state that was loaded may say otherwise
             if group["lr"] is not tensor:
                 tensor.fill_(float(group["lr"]))
                 group["lr"] = tensor
@@ -88,7 +91,5 @@ def backward(total: Tensor, objective: Objective, model: nn.Module, optimizer: t
 
 def _as_tensor(group: dict[str, Any], device: torch.device) -> Tensor:
     group["lr"] = torch.tensor(float(group["lr"]), device=device)
-    if "capturable" in group:
-        group["capturable"] = True
     rate: Tensor = group["lr"]
     return rate

@@ -16,6 +16,7 @@ from gradreg.engines.finite_difference import FiniteDifference
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
 from gradreg.engines.linearized import Linearized
+from gradreg.engines.parallel import wrapper_in
 
 
 @dataclass(frozen=True)
@@ -31,8 +32,8 @@ class Auto:
     """Exact where the model allows it, compiled where that pays.
 
     Where the model has no second derivative ``linearized``, or ``finite_difference`` if it has no forward mode either; else
-    ``compiled`` for a module on a GPU, unless its step cannot be compiled; else ``double_backward``. The choice is made in
-    the first call and stands in ``objective.choice``.
+    ``compiled`` for a module on a GPU, unless it is wrapped for several GPUs or its step cannot be compiled; else
+    ``double_backward``. The choice is made in the first call and stands in ``objective.choice``.
     """
 
     name: ClassVar[str] = "auto"
@@ -51,6 +52,8 @@ def choose(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str]) -> C
             if _has_forward_mode(model, inputs, wrt):
                 return Choice(Linearized(), f"forward mode, since double backward is not possible: {error}")
             return Choice(FiniteDifference(), f"neither double backward nor forward mode is possible: {error}")
+    if isinstance(model, nn.Module) and (wrapper := wrapper_in(model)):
+        return Choice(DoubleBackward(), f"{wrapper} synchronises gradients in hooks, which a compiled graph has none of")
     if device_of(inputs).type == "cuda" and isinstance(model, nn.Module):
         return Choice(Compiled(), "a module on a GPU: one compiled graph for the whole step")
     return Choice(DoubleBackward(), "not on a GPU: eager autograd is as fast, and there is nothing to wait for")

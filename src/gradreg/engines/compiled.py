@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -10,15 +11,17 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
+from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from gradreg.engines.around import call_with
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
 from gradreg.engines.double_backward import DoubleBackward
-from gradreg.engines.forward_pass import Pass
+from gradreg.engines.forward_pass import Pass, RandomState, random_state_of
 from gradreg.engines.inputs import Inputs
-from gradreg.engines.program import Program, TraceError
+from gradreg.engines.parallel import check_not_wrapped
+from gradreg.engines.program import Program, TraceError, draws
 from gradreg.engines.twice import FastTwice
 from gradreg.parts import begin_part_at_gradient
 
@@ -66,6 +69,7 @@ class Compiled:
         kept: dict[Any, Prepared],
         what: tuple[Any, ...],
         twice: bool,
+        replays: bool,
         optimizer: torch.optim.Optimizer | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """Total, loss, penalties and logits; the total gives its gradients to the parameters.
@@ -79,19 +83,35 @@ class Compiled:
             kept: what was traced already, by all that it depends on; the caller's, so that it goes when the caller does.
             what: all that the graph depends on beside model, data and names, hashable.
             twice: whether a gradient is differentiated.
+            replays: whether a forward pass is run again, and has to draw what it drew.
             optimizer: takes its step as part of the graph; the total then gives no gradients.
         """
         if not isinstance(model, nn.Module):
             raise TypeError(
                 f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
             )
+        check_not_wrapped(model)
         tensors, structure = pytree.tree_flatten(data)
-        place = (self, model, optimizer, _signature(model, tensors), structure, tuple(weights), what, twice)
-        if place not in kept:
-            kept[place] = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
-        return kept[place](tensors, list(weights.values()), key)
+        _check_data(tensors)
+
+        def place() -> tuple[Any, ...]:
+            state = _state_of(optimizer)
+            return self, model, optimizer, state, _signature(model, tensors), structure, tuple(weights), what, twice
+
+        prepared = kept.pop(place(), None) or Prepared(whole, model, tensors, structure, weights, twice, optimizer)
+        if replays and prepared.draws:
+            raise DifferentiationError(
+                "the model has random operations of its own (beside dropout), and this step runs it again, for "
+                f"{self.inner.name!r} or a penalty with batch_norm='frozen' or 'running': inside 'compiled' the second pass "
+                f"would draw other numbers. Use engine={self.inner.name!r} without 'compiled'."
+            )
+        _make_room(kept)
+        kept[place()] = prepared  # the latest last; with the state that the optimizer may have made by now
+        return prepared(tensors, list(weights.values()), key)
 
 
+#: Graphs that an objective keeps.
+MOST_GRAPHS = 8
 NO_TRANSFORM = (
     "The compiled engine goes through torch.func, which has no way through torch.utils.checkpoint or a custom autograd "
     "function without setup_context: use engine='double_backward', or leave them out of the model."
@@ -117,12 +137,13 @@ class Prepared:
         self.frozen = {name: p for name, p in model.named_parameters() if not p.requires_grad}
         self.buffers = dict(model.named_buffers())
         self.model, self.whole, self.structure, self.names, self.twice = model, whole, structure, list(weights), twice
-        self.data = [t.clone() if isinstance(t, Tensor) else t for t in tensors]
+        self.data = [t.detach().clone() if isinstance(t, Tensor) else t for t in tensors]
         device = next(iter(self.parameters.values())).device
         self.weights = torch.tensor([*weights.values()] or [0.0], dtype=torch.float64, device=device)
         self.key = torch.zeros((), dtype=torch.long, device=device)
         self.inputs = [t for t in self.data if isinstance(t, Tensor)]
-        self.outputs = self._first_outputs()
+        with random_state_of(RandomState.now(device), device):  # what is only tried must not draw
+            self.outputs = self._first_outputs()
         self.gradients = [torch.zeros_like(p) for p in self.parameters.values()]  # laid out as their parameters
         self._joined = optimizer is not None
         if optimizer is not None:
@@ -132,7 +153,8 @@ class Prepared:
             after = None if optimizer is None else optimizer.step
             numbers = len(self.outputs)
             judged = range(numbers), range(numbers, numbers + len(self.gradients))
-            self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
+            with random_state_of(RandomState.now(device), device):
+                self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
         except TraceError as error:
             raise DifferentiationError(
                 f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "
@@ -144,7 +166,7 @@ class Prepared:
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         for static, new in zip(self.data, tensors, strict=True):
             if isinstance(static, Tensor):
-                static.copy_(new)
+                static.copy_(new.detach())
         if weights:
             self.weights.copy_(torch.tensor(weights, dtype=torch.float64))
         self.key.fill_(key)
@@ -157,6 +179,11 @@ class Prepared:
             copies = torch._foreach_mul(self.gradients, 1)
             total = _Known.apply(total, len(copies), *copies, *self.parameters.values())  # type: ignore[no-untyped-call]
         return total, loss, named, logits
+
+    @property
+    def draws(self) -> bool:
+        """Whether the graph has random operations of PyTorch's, which draw anew in each pass."""
+        return draws(self.program.graph)
 
     def _first_outputs(self) -> list[Tensor]:
         """Where the outputs go. Parameters that turn out to have no gradient count as frozen, as eager mode has it."""
@@ -204,8 +231,43 @@ class Prepared:
         return outputs, gradients, {name: buffers[name].detach() for name in self.buffers}
 
 
+def _check_data(tensors: Sequence[Any]) -> None:
+    for tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+            raise DifferentiationError(
+                f"an input is computed from other tensors ({tensor.grad_fn.name()}), and engine='compiled' gives gradients "
+                "to the parameters of the model alone: make what computes it part of the model, detach it, or use another "
+                "engine."
+            )
+
+
+def _make_room(kept: dict[Any, Prepared]) -> None:
+    """Drop the graph that was not used for longest."""
+    if len(kept) < MOST_GRAPHS:
+        return
+    warnings.warn(
+        f"engine='compiled' has traced this objective for more than {MOST_GRAPHS} shapes, models or Python numbers and "
+        "forgets the oldest: each that comes again is traced again, which is slow. Pad batches to a few shapes, use "
+        "drop_last=True, and pass numbers that change as tensors.",
+        stacklevel=2,
+    )
+    kept.pop(next(iter(kept)))
+
+
+def _state_of(optimizer: torch.optim.Optimizer | None) -> tuple[int, ...]:
+    """Which tensors the graph writes the optimizer's state to: ``load_state_dict`` puts others in their place."""
+    if optimizer is None:
+        return ()
+    return tuple(
+        value.data_ptr() for state in optimizer.state.values() for value in state.values() if isinstance(value, Tensor)
+    )
+
+
 def _prepare(optimizer: torch.optim.Optimizer, parameters: Iterable[Tensor], gradients: Iterable[Tensor]) -> None:
     """Let the optimizer read the gradients where the graph writes them, and have its state before the capture."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None  # left from before: it would be taken for one of this step
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = gradient
     _start(optimizer)
@@ -245,10 +307,17 @@ class _Known(Function):
         return None, None, *[None] * len(gradients), *gradients
 
 
+def _numbers_of(module: nn.Module) -> tuple[Any, ...]:
+    """What is known to change during training and becomes part of the graph."""
+    if isinstance(module, _DropoutNd):
+        return (module.p,)
+    return (module.momentum, module.eps) if isinstance(module, _NormBase) else ()
+
+
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """All that a traced graph depends on but for values."""
     shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
-    modes = [(module.training, module.p if isinstance(module, _DropoutNd) else None) for module in model.modules()]
+    modes = [(module.training, _numbers_of(module)) for module in model.modules()]
     places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
     places += [(0, b.data_ptr(), b.dtype, False) for b in model.buffers()]
     device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"

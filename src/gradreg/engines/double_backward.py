@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from gradreg.engines.base import DifferentiationError, Evaluation
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
+from gradreg.engines.parallel import is_sharded
 from gradreg.engines.recorded import record, transform
 from gradreg.penalties.probe import autograd_vjp
 
@@ -81,7 +82,7 @@ def _check_module(model: Callable[..., Any]) -> None:
                 "Give the objective the module as it was before (model._orig_mod after torch.compile(model)) with "
                 "engine='compiled', which compiles the whole step."
             )
-        if any(base.__name__ in ("FSDPModule", "FullyShardedDataParallel") for base in type(module).__mro__):
+        if is_sharded(module):
             raise DifferentiationError(
                 f"{name or 'the model'} is sharded by FSDP, which frees parameters between forward and backward: the "
                 "second derivative would be wrong without notice. Use engine='finite_difference', which needs none, or "

@@ -18,8 +18,18 @@ from gradreg.engines.swap import Swap
 _BY_CHANNEL = {F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}
 
 
+def _is_recomputed() -> bool:
+    """Whether what is done now will be done again in the backward pass, as ``torch.utils.checkpoint`` does.
+
+    Then no mode is active any more. PyTorch's own random state is put back there, so its own masks are the same again.
+    """
+    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
 class DrawnDropout(Swap):
     """While active, every call of dropout takes its mask from ``draws``, at the number of that call.
+
+    But for what is recomputed in the backward pass (activation checkpointing), which keeps PyTorch's masks.
 
     The rate may be a tensor, as for the members of a fleet.
 
@@ -38,6 +48,8 @@ class DrawnDropout(Swap):
     def replacement(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[..., Any] | None:
+        if _is_recomputed():
+            return None
         if function is F.scaled_dot_product_attention:
             rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
             return partial(attention, dropout=self._dropout) if rate else None

@@ -103,8 +103,7 @@ def _check_function(how: Pass) -> None:
 def random_state_of(randomness: int | RandomState, device: torch.device) -> Iterator[None]:
     """Run under this seed or state on the CPU and on ``device``, then put the global random states back."""
     accelerator = _accelerator(device)
-    fork = torch.random.fork_rng([device.index or 0], device_type=device.type) if accelerator else torch.random.fork_rng([])
-    with fork:
+    with _forked(device):
         if isinstance(randomness, RandomState):
             torch.set_rng_state(randomness.cpu)
             if accelerator is not None:
@@ -115,6 +114,16 @@ def random_state_of(randomness: int | RandomState, device: torch.device) -> Iter
                 with accelerator.device(device):
                     accelerator.manual_seed(randomness)
         yield
+
+
+def _forked(device: torch.device) -> AbstractContextManager[object]:
+    """Put the random states of the CPU and of this device back at the end."""
+    accelerator = _accelerator(device)
+    if accelerator is None:
+        return torch.random.fork_rng([])
+    return torch.random.fork_rng(
+        [accelerator.current_device() if device.index is None else device.index], device_type=device.type
+    )
 
 
 def _accelerator(device: torch.device) -> Any:

@@ -96,15 +96,15 @@ class Program:
         self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
         with torch.no_grad():
             self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
+        self._replay_captured: Callable[[], None] | None = None
         if self.state[0].is_cuda:
-            with self._as_traced():
-                self._run = self._captured()
+            with self._as_traced(), torch.cuda.device(self.state[0].device):
+                self._replay_captured = self._captured()
         else:
             simplify(self.graph)
-            self._run = self._replay
 
     def __call__(self) -> None:
-        self._run()
+        (self._replay_captured or self._replay)()
 
     def _replay(self) -> None:
         with self._as_traced():
@@ -174,7 +174,7 @@ def _options(graph: GraphModule) -> dict[str, bool | int]:
     return {
         # Padded strides were behind several of the errors, https://github.com/pytorch/pytorch/issues/194281 for one.
         "comprehensive_padding": False,
-        "fallback_random": _draws(graph),
+        "fallback_random": draws(graph),
         # Sums over one tensor become one kernel where they stand side by side, not where each stands before what reads it.
         "reorder_for_locality": False,
         # Sums over up to 16 rows of a Jacobian, far apart in memory: added element by element, one row along the other.
@@ -204,7 +204,7 @@ def _in_half_precision(graph: GraphModule) -> bool:
     return torch.bfloat16 in arguments or torch.float16 in arguments
 
 
-def _draws(graph: GraphModule) -> bool:
+def draws(graph: GraphModule) -> bool:
     """Whether a model has random operations of its own, which are then to draw what they draw without a compiler."""
     tags = (tag for node in graph.graph.nodes for tag in getattr(node.target, "tags", ()))
     return torch.Tag.nondeterministic_seeded in tags

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gradreg.engines.inputs import Inputs, map_tensors, named_tensors, unwrapped
+from gradreg.engines.inputs import Inputs, copied, map_tensors, named_tensors, unwrapped
 
 #: The caught tensors, by ``wrt``.
 Points = dict[str, list[Tensor]]
@@ -33,7 +33,7 @@ def noted(model: Callable[..., Any], inputs: Inputs, wrt: str) -> Iterator[tuple
 
     def note(tensor: Tensor) -> Tensor:
         caught.append(tensor.detach())
-        return tensor
+        return tensor.clone()
 
     with _touching(model, inputs, {wrt: note}) as fed:
         yield fed, caught
@@ -49,6 +49,7 @@ def shifted(model: Callable[..., Any], inputs: Inputs, wrt: str, shifts: Sequenc
 
 @contextmanager
 def _touching(model: Callable[..., Any], inputs: Inputs, touches: dict[str, Touch]) -> Iterator[Inputs]:
+    inputs = copied(inputs)  # other passes on them are to come, and the model may change them in place
     with ExitStack() as hooks:
         for name, touch in touches.items():
             if is_input(name):

@@ -1,0 +1,154 @@
+"""Compiled objectives as they are used: other shapes, other settings, inputs and random numbers with a past."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import gradreg as gr
+from gradreg.engines import Choice, Compiled, FiniteDifference, Forward, Linearized
+from gradreg.engines.compiled import MOST_GRAPHS
+from gradreg.engines.parallel import wrapper_in
+
+
+class Noise(nn.Module):
+    """Random numbers that are not dropout's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn_like(x)
+
+
+def network(*between: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), *between, nn.Linear(8, 3))
+
+
+def batch(size: int = 5) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(size)
+    return torch.randn(size, 3, generator=generator), torch.randint(3, (size,), generator=generator)
+
+
+def spect(engine: str | Compiled = "compiled", **settings: object) -> gr.Objective:
+    return gr.Objective(F.cross_entropy, gr.SpectReg(weight=0.1, **settings), engine=engine)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: nn.Sequential(nn.DataParallel(model))])
+def test_what_synchronises_in_hooks_is_refused(wrap) -> None:
+    model = wrap(network())
+    assert wrapper_in(model) == "DataParallel"
+    with pytest.raises(gr.DifferentiationError, match=r"DataParallel synchronises.*engine='double_backward'"):
+        spect()(model, *batch())
+    auto = spect("auto")
+    auto(model, *batch())
+    assert "DataParallel synchronises" in auto.choice.reason
+
+
+@pytest.mark.parametrize("inner", [FiniteDifference(), Linearized(), Forward()])
+def test_a_pass_that_is_run_again_must_draw_the_same(inner) -> None:
+    with pytest.raises(gr.DifferentiationError, match="random operations of its own.* without 'compiled'"):
+        spect(Compiled(inner))(network(Noise()), *batch())
+    spect(Compiled(inner))(network(nn.Dropout(0.5)), *batch())  # masks are drawn by key
+
+
+def test_so_must_a_pass_with_the_losss_mask() -> None:
+    model = network(nn.BatchNorm1d(8), Noise())
+    with pytest.raises(gr.DifferentiationError, match="random operations of its own"):
+        spect(batch_norm="frozen")(model, *batch())
+    spect(batch_norm="frozen", forward="fresh")(model, *batch())
+
+
+def test_tracing_draws_nothing() -> None:
+    """The first call has the numbers that it has when it comes again."""
+    objective, model, (x, y) = spect(), network(Noise()), batch()
+    found = []
+    for _ in range(2):
+        torch.manual_seed(1)
+        found.append((objective(model, x, y).logits, torch.rand(())))
+    for first, second in zip(*found, strict=True):
+        torch.testing.assert_close(first, second, rtol=0, atol=0)
+
+
+def test_an_input_that_is_computed_is_refused_and_auto_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder, model, (x, y) = nn.Linear(3, 3), network(), batch()
+    with pytest.raises(gr.DifferentiationError, match=r"an input is computed from other tensors \(AddmmBackward0\)"):
+        spect()(model, encoder(x), y)
+    auto = chosen(spect("auto"))
+    auto(model, encoder(x), y).total.backward()
+    assert encoder.weight.grad is not None
+    assert auto.engine.name == "double_backward"
+
+
+def chosen(objective: gr.Objective) -> gr.Objective:
+    """As ``auto`` chooses on a GPU."""
+    objective._set_choice(Choice(Compiled(), "a module on a GPU"), 0)
+    return objective
+
+
+def test_inputs_leave_no_graph_behind() -> None:
+    objective, model, (x, y) = spect(), network(), batch()
+    x.requires_grad_()
+    for _ in range(3):
+        objective(model, x, y)
+    (prepared,) = objective._prepared.values()
+    assert not any(tensor.requires_grad for tensor in prepared.inputs)
+
+
+def test_a_bad_batch_does_not_change_the_choice() -> None:
+    objective, model, (x, y) = chosen(spect("auto")), network(), batch()
+    objective(model, x, y)
+    with pytest.raises(ValueError, match="5 examples and the targets have 4"):
+        objective(model, x, y[:4])
+    assert objective.engine.name == "compiled"
+
+
+def test_settings_that_change_are_seen() -> None:
+    loss, model, (x, y) = nn.CrossEntropyLoss(), network(nn.BatchNorm1d(8)), batch()
+    objective = gr.Objective(loss, gr.WeightDecay(weight=1e-6), engine="compiled")
+    first = objective(model, x, y).loss
+    loss.label_smoothing = 0.5
+    assert objective(model, x, y).loss != first
+    model[2].momentum = 0.0
+    before = model[2].running_mean.clone()
+    objective(model, x, y)
+    assert torch.equal(model[2].running_mean, before)
+
+
+def test_old_graphs_go() -> None:
+    objective, model = spect(), network()
+    for size in range(1, MOST_GRAPHS + 1):
+        objective(model, *batch(size))
+    objective(model, *batch(1))  # used again: it stays
+    with pytest.warns(UserWarning, match=f"more than {MOST_GRAPHS} shapes.*drop_last=True"):
+        objective(model, *batch(MOST_GRAPHS + 1))
+    sizes = [len(prepared.inputs[0]) for prepared in objective._prepared.values()]
+    assert sorted(sizes) == [1, *range(3, MOST_GRAPHS + 2)]
+
+
+def test_a_program_goes_with_its_objective_at_once() -> None:
+    """Without waiting for the collector: it holds a copy of the weights' gradients."""
+    objective, model = spect(), network()
+    objective(model, *batch())
+    (prepared,) = objective._prepared.values()
+    program = weakref.ref(prepared.program)
+    gc.disable()
+    try:
+        del objective, prepared
+        assert program() is None
+    finally:
+        gc.enable()
+
+
+def test_an_infinite_loss_is_not_blamed_on_the_penalty() -> None:
+    def infinite(logits: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(logits, y) + torch.inf
+
+    found = {}
+    for engine in ("double_backward", "compiled"):
+        objective = gr.Objective(infinite, gr.FrobReg(weight=0.1), engine=engine)
+        found[engine] = objective(network(), *batch()).total.item()
+    assert found["compiled"] == found["double_backward"] == torch.inf
