@@ -30,7 +30,7 @@ def inside_transforms(engine: Engine) -> Engine:
         return inside_transforms(engine.inner)
     if isinstance(engine, Auto):
         return DoubleBackward(transformed=True)
-    return replace(engine, transformed=True)  # type: ignore[type-var]
+    return replace(engine, transformed=True) if hasattr(engine, "transformed") else engine  # type: ignore[type-var]
 
 
 __all__ = [

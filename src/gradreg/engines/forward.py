@@ -30,7 +30,6 @@ class Forward:
             models without forward mode. With ReLUs or max-pooling the latter is biased and noisy (docs/engines.md).
         step: how far to move for a difference, relative to the root mean square of the input. The estimate is that of the
             network smoothed over this distance; a shorter step multiplies the noise of ReLUs that switch.
-        transformed: whether it is used inside a transform of ``torch.func``; it works there as it is.
 
     Cost: one forward and one ordinary backward pass more: 2.0 times a plain step.
     """
@@ -39,7 +38,6 @@ class Forward:
 
     tangents: Literal["forward_mode", "difference"] = "forward_mode"
     step: float = 0.05
-    transformed: bool = False
 
     def __post_init__(self) -> None:
         check_step(self.step)
