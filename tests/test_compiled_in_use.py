@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import weakref
 
 import pytest
@@ -104,6 +105,67 @@ def test_a_bad_batch_does_not_change_the_choice() -> None:
     with pytest.raises(ValueError, match="5 examples and the targets have 4"):
         objective(model, x, y[:4])
     assert objective.engine.name == "compiled"
+
+
+class Scaled(nn.Module):
+    """Keeps a number that is changed from outside, and one that it changes itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale, self.calls = nn.Linear(3, 3), 1.0, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.scale * self.linear(x)
+
+
+def test_numbers_of_the_model_that_change_are_seen() -> None:
+    objective, model, (x, y) = spect(), Scaled(), batch()
+    for scale in (1.0, 0.0, 1.0):
+        model.scale = scale
+        assert bool((objective(model, x, y).logits == 0).all()) == (scale == 0)
+    assert len(objective._prepared) <= 3  # what it counts itself is no reason to trace it in every call
+    before = len(objective._prepared)
+    objective(model, x, y)
+    assert len(objective._prepared) == before
+
+
+def test_begun_in_inference_mode() -> None:
+    objective, model, (x, y) = gr.Objective(F.cross_entropy, engine="compiled"), network(), batch()
+    with torch.inference_mode():
+        objective(model, x, y)
+    objective(model, x, y).total.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+def test_a_model_of_torch_compile_is_refused_with_a_way_that_works() -> None:
+    model = torch.compile(network(), backend="eager")
+    with pytest.raises(gr.DifferentiationError, match="compiled by torch.compile.*_orig_mod"):
+        spect()(model, *batch())
+    spect()(model._orig_mod, *batch()).total.backward()
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(3, 4, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.lstm(x[:, None])[0][:, -1]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "linearized", "forward"])
+def test_recurrent_layers_are_refused_with_a_way_that_works(engine: str) -> None:
+    with pytest.raises(gr.DifferentiationError, match="engine='double_backward'"):
+        spect(engine)(Recurrent(), *batch())
+    spect("double_backward")(Recurrent(), *batch()).total.backward()
+
+
+def test_an_objective_is_pickled_without_its_graphs() -> None:
+    objective = spect()
+    objective(network(), *batch())
+    again = pickle.loads(pickle.dumps(objective))
+    assert (again.penalties, len(again._prepared), len(objective._prepared)) == (objective.penalties, 0, 1)
 
 
 def test_settings_that_change_are_seen() -> None:

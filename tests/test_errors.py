@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -201,7 +203,7 @@ def test_empty_batch_and_bad_numbers() -> None:
         step(x=torch.randn(0, 3), y=torch.empty(0, dtype=torch.long), penalty=gr.ConfidencePenalty(weight=1))
     with pytest.raises(ValueError, match="step=-1 must not be negative"):
         step(penalty=gr.SpectReg(weight=1, schedule=gr.Schedule(every=2)), step=-1)
-    with pytest.raises(ValueError, match="weight='0.1' must be a finite number"):
+    with pytest.raises(TypeError, match="weight='0.1' must be a number, not str"):
         gr.SpectReg(weight="0.1")
     with pytest.raises(ValueError, match=r"class_dim points to the batch of an output of shape \(4, 2\)"):
         gr.Objective(F.cross_entropy, gr.JacReg(weight=1), class_dim=-2)(
@@ -304,7 +306,7 @@ def test_running_statistics_that_are_not_kept() -> None:
 
 
 def test_weight_decay_without_weights() -> None:
-    with pytest.raises(ValueError, match="no parameter with two or more dimensions"):
+    with pytest.raises(ValueError, match="no trainable parameter with two or more dimensions.*Pass the module itself"):
         step(lambda x: x, penalty=gr.WeightDecay(weight=1), x=torch.randn(4, 2))
 
 
@@ -329,3 +331,63 @@ def test_functions() -> None:
         gr.SpectReg(weight=1)(gr.Probe(logits=layer(x)))
     with pytest.raises(ValueError, match="DoubleBack needs the loss"):
         gr.DoubleBack(weight=1)(gr.Probe(logits=layer(x), vjp=lambda c: [c]))
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "message"),
+    [
+        (lambda: gr.SpectReg(weight=1, wrt=None), TypeError, "wrt=None must be a name: 'input'"),
+        (lambda: gr.SpectReg(weight=1, chunk_size=2.0), ValueError, "chunk_size=2.0 must be at least 1 and whole"),
+        (lambda: gr.SpectReg(weight=1, num_projections=2.0), ValueError, "num_projections=2.0 must be at least 1 and whole"),
+        (lambda: gr.Objective(nn.CrossEntropyLoss), TypeError, r"is a class: pass an instance, CrossEntropyLoss\(\)"),
+        (
+            lambda: gr.Objective(F.cross_entropy, engine=gr.Compiled),
+            TypeError,
+            r"is a class: pass an instance, Compiled\(\)",
+        ),
+    ],
+)
+def test_what_is_of_the_wrong_kind(make, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        make()
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert gr.SpectReg(weight=np.float32(0.5)).weight == 0.5
+
+
+def test_a_seed_is_no_generator_and_a_number_no_output() -> None:
+    model, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.tensor([0, 1, 0, 1])
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1))
+    with pytest.raises(TypeError, match=r"generator=0 is no generator: pass torch.Generator\(\).manual_seed\(0\)"):
+        objective(model, x, y, generator=0)
+    with pytest.raises(ValueError, match="returned a single number"):
+        gr.Objective(lambda output, _: output, gr.WeightDecay(weight=1))(nn.Sequential(model, Mean()), x, y)
+
+
+class Mean(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mean()
+
+
+@pytest.mark.parametrize("ignored", [0, 255, -100])
+@pytest.mark.parametrize("penalty", [gr.OneHot(weight=0.3), gr.LabelSmoothing(weight=0.3)])
+def test_labels_that_the_loss_ignores_are_ignored(penalty: gr.Penalty, ignored: int) -> None:
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.tensor([1, ignored, 2, ignored, 3])
+    known = y != ignored
+    loss = partial(F.cross_entropy, ignore_index=ignored)
+    found = gr.Objective(loss, penalty)(model, x, y).penalties[penalty.name]
+    expected = gr.Objective(loss, penalty)(model, x[known], y[known]).penalties[penalty.name]
+    torch.testing.assert_close(found, expected * known.float().mean())
+
+
+@pytest.mark.parametrize("engine", ["double_backward", "forward"])
+def test_norms_in_half_precision_do_not_overflow(engine: str) -> None:
+    """A Jacobian with entries of 300, whose squares are beyond float16."""
+    model = nn.Linear(4, 4, bias=False).half()
+    nn.init.constant_(model.weight, 300.0)
+    objective = gr.Objective(lambda logits, _: logits.float().mean(), gr.FrobReg(weight=1e-6), engine=engine)
+    value = objective(model, torch.ones(2, 4).half(), None, generator=torch.Generator().manual_seed(0)).penalties["frob_reg"]
+    assert value.dtype == torch.float32
+    assert value.isfinite()

@@ -48,13 +48,24 @@ def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
 
 def reduction_of(loss: Loss) -> str | None:
     """``"mean"``, ``"sum"``, ... where the loss says; None where it has no such thing."""
+    reduction: str | None = _setting(loss, "reduction")
+    return reduction
+
+
+def ignored_label(loss: Loss) -> int | None:
+    """The label that the loss leaves out, as ``ignore_index`` of the cross-entropy; None where it has no such thing."""
+    label = _setting(loss, "ignore_index")
+    return label if isinstance(label, int) else None
+
+
+def _setting(loss: Loss, name: str) -> Any:
     if isinstance(loss, nn.Module):
-        return getattr(loss, "reduction", None)
+        return getattr(loss, name, None)
     try:
-        parameter = inspect.signature(loss).parameters.get("reduction")
+        parameter = inspect.signature(loss).parameters.get(name)
     except (TypeError, ValueError):  # builtins have no signature
         return None
-    return None if parameter is None else str(parameter.default)
+    return None if parameter is None else parameter.default
 
 
 def unreduced(loss: Loss) -> Loss:

@@ -23,10 +23,10 @@ from gradreg.engines import (
     choose,
     engine_of,
 )
-from gradreg.engines.compiled import Prepared
+from gradreg.engines.compiled import Prepared, plain_attributes
 from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits_of, take
-from gradreg.losses import Loss, batch_loss, example_loss_gradient
+from gradreg.losses import Loss, batch_loss, example_loss_gradient, ignored_label
 from gradreg.penalties import GradientPenalty, Penalty, Probe
 from gradreg.penalties.schedule import ALWAYS
 from gradreg.sources import GeneratorSource, KeyedSource, Source, seed_of
@@ -89,6 +89,8 @@ class Objective:
     ) -> None:
         if isinstance(loss, Penalty):
             raise TypeError(f"the loss is missing before {loss!r}: Objective(F.cross_entropy, {loss!r}, ...).")
+        if isinstance(loss, type):
+            raise TypeError(f"the loss {loss.__name__} is a class: pass an instance, {loss.__name__}().")
         for penalty in penalties:
             if not isinstance(penalty, Penalty):
                 raise TypeError(
@@ -103,6 +105,10 @@ class Objective:
         self._prepared: dict[Any, Prepared] = {}
         self.class_dim = class_dim
         self.check_finite = check_finite
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without graphs, which belong to this process."""
+        return vars(self) | {"_prepared": {}}
 
     def __repr__(self) -> str:
         parts = [getattr(self.loss, "__name__", repr(self.loss)), *map(repr, self.penalties), f"engine={self.engine.name!r}"]
@@ -208,9 +214,8 @@ class Objective:
                 f"{type(self.loss).__name__}, has some of its own. Make them part of the model, or use another engine."
             )
         penalties = [repr(replace(job.penalty, weight=1.0, schedule=ALWAYS)) for job in active]
-        settings = vars(self.loss).items() if isinstance(self.loss, nn.Module) else ()
-        plain = [(name, value) for name, value in settings if isinstance(value, (int, float, str))]
-        return id(self.loss), *plain, *(tensor.data_ptr() for tensor in tensors), *penalties
+        settings = plain_attributes(self.loss) if isinstance(self.loss, nn.Module) else ()
+        return id(self.loss), settings, *(tensor.data_ptr() for tensor in tensors), *penalties
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""
@@ -281,6 +286,7 @@ class Objective:
             loss_gradient=partial(example_loss_gradient, self.loss, logits, batch.y),
             source=source,
             class_dim=self.class_dim,
+            ignored_label=ignored_label(self.loss),
             parameters=parameters,
         )
 
@@ -348,6 +354,8 @@ def _trainable_parameters(model: Model) -> dict[str, Tensor]:
 
 
 def _source(generator: Generator | Draws | None) -> Source:
+    if not isinstance(generator, (Generator, Draws, type(None))):
+        raise TypeError(f"generator={generator!r} is no generator: pass torch.Generator().manual_seed({generator!r}).")
     return KeyedSource(generator) if isinstance(generator, Draws) else GeneratorSource(generator, forked=True)
 
 
@@ -362,6 +370,8 @@ def _check_grad_mode(active: Sequence[Job]) -> None:
 
 
 def _check_batch(logits: Tensor, y: Any, active: Sequence[Job]) -> None:
+    if active and logits.ndim == 0:
+        raise ValueError("the model returned a single number: penalties need an output for each example, [batch, ...].")
     if active and len(logits) == 0:
         raise ValueError("the batch is empty, and a mean over no examples is not defined: skip it.")
     if active and isinstance(y, Tensor) and y.ndim and y.shape[0] != logits.shape[0]:

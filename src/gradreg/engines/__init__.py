@@ -17,6 +17,8 @@ ENGINES: dict[str, type[Engine]] = {
 
 def engine_of(engine: str | Engine) -> Engine:
     """The engine of that name, or the engine itself."""
+    if isinstance(engine, type):
+        raise TypeError(f"engine={engine.__name__} is a class: pass an instance, {engine.__name__}().")
     if not isinstance(engine, str):
         return engine
     if engine not in ENGINES:

@@ -11,13 +11,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.autograd import Function
-from torch.nn.modules.batchnorm import _NormBase
-from torch.nn.modules.dropout import _DropoutNd
 from torch.utils import _pytree as pytree
 
 from gradreg.engines.around import call_with
 from gradreg.engines.base import DifferentiationError, Engine, Evaluation
-from gradreg.engines.double_backward import DoubleBackward
+from gradreg.engines.double_backward import DoubleBackward, check_not_compiled
 from gradreg.engines.forward_pass import Pass, RandomState, random_state_of
 from gradreg.engines.inputs import Inputs
 from gradreg.engines.parallel import check_not_wrapped
@@ -90,7 +88,6 @@ class Compiled:
             raise TypeError(
                 f"engine='compiled' needs a torch.nn.Module, to find its parameters, and got {type(model).__name__}."
             )
-        check_not_wrapped(model)
         tensors, structure = pytree.tree_flatten(data)
         _check_data(tensors)
 
@@ -98,7 +95,12 @@ class Compiled:
             state = _state_of(optimizer)
             return self, model, optimizer, state, _signature(model, tensors), structure, tuple(weights), what, twice
 
-        prepared = kept.pop(place(), None) or Prepared(whole, model, tensors, structure, weights, twice, optimizer)
+        prepared = kept.pop(place(), None)
+        if prepared is None:
+            check_not_wrapped(model)
+            check_not_compiled(model)
+            with torch.inference_mode(False):  # what is made there could not be trained with later
+                prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
         if replays and prepared.draws:
             raise DifferentiationError(
                 "the model has random operations of its own (beside dropout), and this step runs it again, for "
@@ -106,15 +108,16 @@ class Compiled:
                 f"would draw other numbers. Use engine={self.inner.name!r} without 'compiled'."
             )
         _make_room(kept)
-        kept[place()] = prepared  # the latest last; with the state that the optimizer may have made by now
+        kept[place()] = prepared  # the latest last, under what tracing may have changed
         return prepared(tensors, list(weights.values()), key)
 
 
 #: Graphs that an objective keeps.
 MOST_GRAPHS = 8
 NO_TRANSFORM = (
-    "The compiled engine goes through torch.func, which has no way through torch.utils.checkpoint or a custom autograd "
-    "function without setup_context: use engine='double_backward', or leave them out of the model."
+    "(If the step works with engine='double_backward', the compiled engine is in its way: it goes through torch.func, "
+    "which has no way through recurrent layers, torch.utils.checkpoint, or a custom autograd function without "
+    "setup_context. Use that engine, or leave them out of the model.)"
 )
 
 
@@ -189,10 +192,10 @@ class Prepared:
         """Where the outputs go. Parameters that turn out to have no gradient count as frozen, as eager mode has it."""
         try:
             outputs, gradients, _ = self._compute(self._inputs(), self.buffers)
-        except RuntimeError as error:
-            if "torch.func" in str(error) or "functorch" in str(error):
-                raise DifferentiationError(f"{error} {NO_TRANSFORM}") from error
+        except (DifferentiationError, torch.OutOfMemoryError):
             raise
+        except RuntimeError as error:
+            raise DifferentiationError(f"{error} {NO_TRANSFORM}") from error
         unused = [name for name, gradient in zip(self.parameters, gradients, strict=True) if gradient is None]
         self.frozen |= {name: self.parameters.pop(name) for name in unused}
         return [output.clone() for output in outputs]
@@ -307,17 +310,15 @@ class _Known(Function):
         return None, None, *[None] * len(gradients), *gradients
 
 
-def _numbers_of(module: nn.Module) -> tuple[Any, ...]:
-    """What is known to change during training and becomes part of the graph."""
-    if isinstance(module, _DropoutNd):
-        return (module.p,)
-    return (module.momentum, module.eps) if isinstance(module, _NormBase) else ()
+def plain_attributes(module: nn.Module) -> tuple[tuple[str, Any], ...]:
+    """Numbers and words that a module keeps, which become part of the graph: modes, rates, temperatures."""
+    return tuple((name, value) for name, value in vars(module).items() if isinstance(value, (int, float, str)))
 
 
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """All that a traced graph depends on but for values."""
     shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
-    modes = [(module.training, _numbers_of(module)) for module in model.modules()]
+    modes = [plain_attributes(module) for module in model.modules()]
     places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
     places += [(0, b.data_ptr(), b.dtype, False) for b in model.buffers()]
     device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"

@@ -44,7 +44,8 @@ class DoubleBackward:
                 return _in_transform(model, inputs, wrt, how)
         tried = _tried(model)
         if not tried:
-            _check_module(model)
+            check_not_compiled(model)
+            _check_not_sharded(model)
         with sdpa_kernel(SDPBackend.MATH):
             logits, points = record(model, inputs, wrt, how)
         for name in set(wrt) - tried:
@@ -72,22 +73,29 @@ def _tried(model: Callable[..., Any]) -> set[str]:
         return set()
 
 
-def _check_module(model: Callable[..., Any]) -> None:
-    if not isinstance(model, nn.Module):
-        return
-    for name, module in model.named_modules():
+def check_not_compiled(model: Callable[..., Any]) -> None:
+    """What ``torch.compile`` made has one backward pass."""
+    for name, module in _modules(model):
         if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
             raise DifferentiationError(
                 f"{name or 'the model'} was compiled by torch.compile, whose backward pass cannot be differentiated again. "
                 "Give the objective the module as it was before (model._orig_mod after torch.compile(model)) with "
-                "engine='compiled', which compiles the whole step."
+                "engine='compiled', which compiles the whole step; or use engine='linearized', which takes it as it is."
             )
+
+
+def _check_not_sharded(model: Callable[..., Any]) -> None:
+    for name, module in _modules(model):
         if is_sharded(module):
             raise DifferentiationError(
                 f"{name or 'the model'} is sharded by FSDP, which frees parameters between forward and backward: the "
                 "second derivative would be wrong without notice. Use engine='finite_difference', which needs none, or "
                 "DistributedDataParallel."
             )
+
+
+def _modules(model: Callable[..., Any]) -> Iterator[tuple[str, nn.Module]]:
+    return model.named_modules() if isinstance(model, nn.Module) else iter(())
 
 
 def _check_second_derivative(logits: Tensor, points: Sequence[Tensor]) -> None:

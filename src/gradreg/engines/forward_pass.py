@@ -16,8 +16,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from gradreg.draws import Draws
 from gradreg.engines.dropout import DrawnDropout
 from gradreg.engines.inputs import Inputs, arguments, device_of
-from gradreg.engines.normalisation import wide
 from gradreg.penalties.base import BatchNorm
+from gradreg.penalties.norm import wide
 
 
 @dataclass(frozen=True)

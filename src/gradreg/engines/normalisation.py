@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gradreg.engines.swap import Swap
+from gradreg.penalties.norm import wide
 
 
 class PlainNormalisation(Swap):
@@ -89,11 +90,6 @@ def group_norm(
     x = wide(input)
     y = _normalised(x.reshape(len(x), num_groups, -1), [-1], eps).reshape(x.shape)
     return _affine_by_channel(y, weight, bias).to(input.dtype)
-
-
-def wide(tensor: Tensor) -> Tensor:
-    """In single precision at least, as PyTorch computes statistics."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
 
 
 def by_channel(values: Tensor, x: Tensor) -> Tensor:

@@ -43,10 +43,16 @@ def trace(function: Callable[..., Any], *args: Any) -> GraphModule:
         raise
     except Exception as error:
         raise TraceError(f"the step cannot be written down as one graph: {_first_line(error)}") from error
+    _check_can_be_run_again(graph)
     graph.graph.eliminate_dead_code()
     _leave_out_copies_that_nobody_reads(graph)
     graph.recompile()
     return graph
+
+
+def _check_can_be_run_again(graph: GraphModule) -> None:
+    if any(node.target is torch.ops.aten.mkldnn_rnn_layer_backward.default for node in graph.graph.nodes):
+        raise TraceError("the step cannot be written down as one graph: oneDNN's recurrent layers leave out what they need")
 
 
 def _leave_out_copies_that_nobody_reads(graph: GraphModule) -> None:

@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from gradreg.engines.normalisation import PlainNormalisation, wide
+from gradreg.engines.base import DifferentiationError
+from gradreg.engines.normalisation import PlainNormalisation
 from gradreg.engines.twice import pytorchs_layers
+from gradreg.penalties.norm import wide
 from gradreg.penalties.probe import JVP
 
 #: The logits as a function of how far each point is moved.
@@ -27,10 +29,20 @@ def by_forward_mode(function: Function, points: Sequence[Tensor]) -> JVP:
 
     def one(tangents: Sequence[Tensor]) -> Tensor:
         with pytorchs_layers(), PlainNormalisation(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
-            product: Tensor = torch.func.jvp(function, zeros, tuple(tangents))[1]
+            try:
+                product: Tensor = torch.func.jvp(function, zeros, tuple(tangents))[1]
+            except NotImplementedError as error:
+                raise DifferentiationError(_without_forward_mode(error)) from error
         return product
 
     return _rows(points, one)
+
+
+def _without_forward_mode(error: NotImplementedError) -> str:
+    return (
+        f"an operation of the model has no forward-mode derivative ({str(error).strip().splitlines()[0]}): use "
+        "engine='double_backward' or 'finite_difference', or Forward(tangents='difference')."
+    )
 
 
 @cache

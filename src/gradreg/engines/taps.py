@@ -89,7 +89,8 @@ def check_points(points: Points, batch: int) -> None:
             if tensor.shape[:1] != (batch,):
                 raise ValueError(
                     f"wrt={name!r} has shape {tuple(tensor.shape)} while the output has batch size {batch}: "
-                    "the batch must be dimension 0 of both. Name a module that keeps it first, or set batch_first=True."
+                    "the batch must be dimension 0 of both. Name a module that keeps it first, set batch_first=True, or, "
+                    "where one of several inputs has no batch, name another, wrt='input.<key or position>'."
                 )
 
 

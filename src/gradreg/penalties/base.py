@@ -6,6 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
+from numbers import Real
 from typing import ClassVar, Literal
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from gradreg.parts import begin_part, begin_part_at_gradient
-from gradreg.penalties.norm import Norm, check_norm, power_sum, size
+from gradreg.penalties.norm import Norm, check_norm, power_sum, size, wide
 from gradreg.penalties.probe import Probe
 from gradreg.penalties.schedule import ALWAYS, Schedule
 
@@ -35,7 +36,11 @@ class Penalty(ABC):
     schedule: Schedule = ALWAYS
 
     def __post_init__(self) -> None:
-        if not (isinstance(self.weight, (int, float)) and math.isfinite(self.weight) and self.weight >= 0):
+        if not isinstance(self.weight, Real):
+            raise TypeError(
+                f"{type(self).__name__}: weight={self.weight!r} must be a number, not {type(self.weight).__name__}."
+            )
+        if not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(
                 f"{type(self).__name__}: weight={self.weight!r} must be a finite number of at least 0: "
                 "a negative weight would reward what it should penalise. Use weight=0 to switch the penalty off."
@@ -94,14 +99,16 @@ class GradientPenalty(Penalty):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_norm(self.norm)
+        if not isinstance(self.wrt, str):
+            raise TypeError(f"wrt={self.wrt!r} must be a name: 'input', or that of a module in model.named_modules().")
         if self.forward not in ("shared", "fresh"):
             raise ValueError(f"forward={self.forward!r} is unknown: choose 'shared' or 'fresh'.")
         if self.batch_norm not in ("train", "frozen", "running"):
             raise ValueError(f"batch_norm={self.batch_norm!r} is unknown: choose 'train', 'frozen' or 'running'.")
         if not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction!r} must be above 0 and at most 1: it is a share of the batch.")
-        if self.chunk_size is not None and self.chunk_size < 1:
-            raise ValueError(f"chunk_size={self.chunk_size!r} must be at least 1, or None for all at once.")
+        if self.chunk_size is not None and (not isinstance(self.chunk_size, int) or self.chunk_size < 1):
+            raise ValueError(f"chunk_size={self.chunk_size!r} must be at least 1 and whole, or None for all at once.")
 
     @property
     def own_pass(self) -> bool:
@@ -147,7 +154,7 @@ class GradientPenalty(Penalty):
         c = self._full_cotangents(probe)
         u = tuple(gradient.detach() for gradient in probe.vjp(c.detach()))
         tangents, value = torch.func.grad(self._sum_and_values, has_aux=True)(u)
-        slope = _of_examples(c * probe.jvp([t.detach() for t in tangents])).sum(0)
+        slope = _of_examples(wide(c) * wide(probe.jvp([t.detach() for t in tangents]))).sum(0)
         values: Tensor = value.detach()
         return values + (slope - slope.detach())
 
@@ -168,7 +175,7 @@ class GradientPenalty(Penalty):
                 "Use norm='squared_l2', or another engine than 'forward'."
             )
         num = self.num_samples
-        products = probe.jvp([probe.signs(num, *point.shape).to(point.dtype) for point in probe.jvp.points])
+        products = wide(probe.jvp([probe.signs(num, *point.shape).to(point.dtype) for point in probe.jvp.points]))
         if self.isotropic:
             return _of_examples(products.square()).mean(0)
         return self._value(_of_examples(self._full_cotangents(probe) * products).square())

@@ -36,9 +36,10 @@ class LabelSmoothing(Penalty):
     .. math:: (1 - \varepsilon) L + \varepsilon \bar L = L + \varepsilon (\bar L - L),
         \qquad \bar L = -\tfrac{1}{K} \textstyle\sum_k \log p_k
 
-    With :math:`\varepsilon` = ``weight`` this equals ``F.cross_entropy(..., label_smoothing=weight)``, and leaves
-    ``terms.loss`` the plain, comparable cross-entropy. The paper names it beside the confidence penalty (section 4.3).
-    Examples whose label is ignored (below zero) count as zero, in the mean too, where ``F.cross_entropy`` leaves them out.
+    With :math:`\varepsilon` = ``weight`` this equals ``F.cross_entropy(..., label_smoothing=weight)``, but for class
+    weights, which it does not know, and leaves ``terms.loss`` the plain, comparable cross-entropy. The paper names it beside
+    the confidence penalty (section 4.3). Examples whose label is ignored (by the loss, or below zero) count as zero, in the
+    mean too, where ``F.cross_entropy`` leaves them out.
 
     Per-example value; no extra backward pass.
 

@@ -58,9 +58,13 @@ def power_sum(gradients: Sequence[Tensor], norm: Norm) -> Tensor:
     return torch.stack([_power(g, norm).flatten(2).sum(2) for g in gradients]).sum(0)
 
 
+def wide(tensor: Tensor) -> Tensor:
+    """In single precision at least: squares in half precision leave their range at 256, or lose most digits."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
 def _power(gradient: Tensor, norm: Norm) -> Tensor:
-    # Squares of half-precision gradients leave their range at 256 (float16) or lose most digits (bfloat16).
-    gradient = gradient if gradient.dtype in (torch.float32, torch.float64) else gradient.float()
+    gradient = wide(gradient)
     entries = gradient.abs() if norm == "l1" else gradient.square()
     return entries if entries.ndim > 2 else entries.unsqueeze(-1)
 

@@ -48,6 +48,7 @@ class Probe:
         source: where random draws come from; by default PyTorch's global generator. Draw through ``normal``, ``signs`` and
             ``integers``.
         class_dim: the dimension of the logits that holds the classes; negative counts from the end.
+        ignored_label: the label that the loss leaves out, where it has one.
         parameters: the model's trainable parameters by name.
     """
 
@@ -58,6 +59,7 @@ class Probe:
     loss_gradient: Callable[[], Tensor] | None = None
     source: Source = field(default_factory=GeneratorSource)
     class_dim: int = 1
+    ignored_label: int | None = None
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -100,11 +102,11 @@ class Probe:
     def one_hot_targets(self) -> Tensor:
         """The integer labels as one-hot vectors in the class dimension, shaped like the logits.
 
-        Zero where a label is negative: losses ignore it, ``F.cross_entropy`` where it is -100.
+        Zero where a label is negative, or the one that the loss ignores.
         """
         labels = self._integer_targets().unsqueeze(self.class_dim)
-        known = (labels >= 0).to(self.logits.dtype)
-        return torch.zeros_like(self.logits).scatter(self.class_dim, labels.clamp(min=0), known)
+        known = labels >= 0 if self.ignored_label is None else (labels >= 0) & (labels != self.ignored_label)
+        return torch.zeros_like(self.logits).scatter(self.class_dim, labels * known, known.to(self.logits.dtype))
 
     def _integer_targets(self) -> Tensor:
         self.check_classes()

@@ -102,8 +102,8 @@ class SpectReg(GradientPenalty):
         super().__post_init__()
         if self.projection not in _DRAW:
             raise ValueError(f"projection={self.projection!r} is unknown: choose one of {', '.join(map(repr, _DRAW))}.")
-        if self.num_projections < 1:
-            raise ValueError(f"num_projections={self.num_projections!r} must be at least 1.")
+        if not isinstance(self.num_projections, int) or self.num_projections < 1:
+            raise ValueError(f"num_projections={self.num_projections!r} must be at least 1 and whole.")
 
     @property
     def num_samples(self) -> int:

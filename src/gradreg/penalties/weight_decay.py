@@ -24,7 +24,10 @@ def weight_decay(parameters: Iterable[Tensor]) -> Tensor:
     """
     matrices = [parameter for parameter in parameters if parameter.ndim >= 2]
     if not matrices:
-        raise ValueError("no parameter with two or more dimensions: WeightDecay has nothing to act on. Remove it.")
+        raise ValueError(
+            "no trainable parameter with two or more dimensions is seen: WeightDecay has nothing to act on. Pass the module "
+            "itself, not a function around it, or remove the penalty."
+        )
     return 0.5 * torch.stack([matrix.square().sum() for matrix in matrices]).sum()
 
 

@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.autograd import Function
 
 from gradreg.engines import normalisation
-from gradreg.engines.normalisation import batch_statistics, by_channel, wide
+from gradreg.engines.normalisation import batch_statistics, by_channel
+from gradreg.penalties.norm import wide
 
 
 def batch_norm(
