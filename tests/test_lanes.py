@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from test_training import config, toy, without_times
+from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.data import Dataset
@@ -71,6 +72,32 @@ def test_batch_norm_and_convolutions() -> None:
         num_evaluations=1,
     )
     assert_equal_to_runs_alone([replace(own, seed=seed) for seed in range(2)], data)
+
+
+class Counting(nn.Module):
+    """Remembers, beside its state, how often it was trained on."""
+
+    def __init__(self, features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(features, num_outputs)
+        self.register_buffer("steps", torch.zeros(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.steps.add_(1)
+        out: Tensor = self.last(x)
+        return out
+
+
+def counting(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return Counting(input_shape[0], num_outputs)
+
+
+def test_a_buffer_beside_the_state_comes_with_the_model() -> None:
+    data = toy()
+    base = config(data, model=f"{__name__}:counting", num_steps=7)
+    configs = [replace(base, seed=seed) for seed in range(2)]
+    assert [float(trained.model.steps) for trained in Lanes(configs, data, device="cpu", num_lanes=1).train()] == [7, 7]
 
 
 def test_a_run_that_diverges_ends_at_the_next_point_and_the_next_is_unharmed() -> None:

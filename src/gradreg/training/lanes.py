@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gradreg.data import Dataset
 from gradreg.draws import Draws
@@ -116,7 +116,7 @@ class Lane:
             yield None
         record = record_of(session, snapshot.started)
         model = initial_model(config, self.dataset).to(self.device)
-        model.load_state_dict(self.model.state_dict())
+        _copy(self.model, model)
         if self.stream is not None:
             self.stream.synchronize()  # whoever takes the model reads it on another stream
         yield Trained(record, model)
@@ -133,12 +133,9 @@ class Lane:
     def on_its_stream(self) -> AbstractContextManager[object]:
         return nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
 
-    @torch.no_grad()
     def _reset(self) -> None:
         """Initial weights and an optimizer without a past, in the tensors that the graph knows."""
-        new = initial_model(self.config, self.dataset)
-        for mine, initial in zip(_tensors(self.model), _tensors(new), strict=True):
-            mine.copy_(initial)
+        _copy(initial_model(self.config, self.dataset), self.model)
         for state in self.optimizer.state.values():
             for value in state.values():
                 if isinstance(value, Tensor):
@@ -170,7 +167,14 @@ def _shape_in_a_lane(config: RunConfig) -> RunConfig:
     return replace(shape_of(replace(config, penalties=penalties)), dropout=config.dropout)
 
 
-def _tensors(model: torch.nn.Module) -> list[Tensor]:
+@torch.no_grad()
+def _copy(source: nn.Module, target: nn.Module) -> None:
+    """All parameters and buffers, also those that are not part of the state dict."""
+    for new, old in zip(_tensors(source), _tensors(target), strict=True):
+        old.copy_(new)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
