@@ -100,6 +100,24 @@ def test_a_buffer_beside_the_state_comes_with_the_model() -> None:
     assert [float(trained.model.steps) for trained in Lanes(configs, data, device="cpu", num_lanes=1).train()] == [7, 7]
 
 
+def global_state() -> tuple[object, ...]:
+    return torch.get_rng_state().tolist(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+
+
+def test_between_runs_the_global_state_is_the_callers() -> None:
+    data, threads, precision = toy(), torch.get_num_threads(), torch.get_float32_matmul_precision()
+    torch.set_num_threads(2)
+    torch.set_float32_matmul_precision("high")
+    try:
+        before = global_state()
+        configs = [config(data, num_steps=2, seed=seed) for seed in range(2)]
+        seen = [global_state() for _ in Lanes(configs, data, device="cpu", num_lanes=1).train()]
+        assert [*seen, global_state()] == [before] * 3
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)
+
+
 def test_a_run_that_diverges_ends_at_the_next_point_and_the_next_is_unharmed() -> None:
     data = toy()
     base = config(data, precision="fp64", num_steps=30, num_evaluations=3, optimizer="sgd")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from gradreg.data import Dataset
 from gradreg.draws import Draws
 from gradreg.engines import Auto, Compiled, DoubleBackward
-from gradreg.engines.forward_pass import random_state_of
+from gradreg.engines.forward_pass import RandomState, random_state_of
 from gradreg.objective import Terms
 from gradreg.step import Step
 from gradreg.training.config import RunConfig
@@ -65,24 +65,34 @@ class Lanes:
         self.num_lanes, self.snapshots = min(num_lanes, len(self.configs)), snapshots
 
     def train(self) -> Iterator[Trained]:
-        """The runs, in the order in which they end."""
-        first, waiting = self.configs[0], iter(self.configs)
-        with random_state_of(stream(first.seed, "dropout"), self.device), numerics(first.precision):
-            lanes = [Lane(first, self.dataset, self.device) for _ in range(self.num_lanes)]
-            running = [lane.train(config, self.snapshots) for lane, config in zip(lanes, waiting, strict=False)]
-            while running:
-                for place, (lane, steps) in enumerate(zip(lanes, running, strict=True)):
-                    with lane.on_its_stream():
-                        trained = next(steps)
-                    if trained is None:
-                        continue
-                    yield trained
-                    config = next(waiting, None)
-                    if config is not None:
-                        running[place] = lane.train(config, self.snapshots)
-                        continue
-                    del lanes[place], running[place]
-                    break
+        """The runs, in the order in which they end. Between them the global random state and numerics are the caller's."""
+        ended = self._ended()
+        randomness: int | RandomState = stream(self.configs[0].seed, "dropout")
+        while True:
+            with random_state_of(randomness, self.device), numerics(self.configs[0].precision):
+                trained = next(ended, None)
+                randomness = RandomState.now(self.device)
+            if trained is None:
+                return
+            yield trained
+
+    def _ended(self) -> Iterator[Trained]:
+        waiting = iter(self.configs)
+        lanes = [Lane(self.configs[0], self.dataset, self.device) for _ in range(self.num_lanes)]
+        running = [lane.train(config, self.snapshots) for lane, config in zip(lanes, waiting, strict=False)]
+        while running:
+            for place, (lane, steps) in enumerate(zip(lanes, running, strict=True)):
+                with lane.on_its_stream():
+                    trained = next(steps)
+                if trained is None:
+                    continue
+                yield trained
+                config = next(waiting, None)
+                if config is not None:
+                    running[place] = lane.train(config, self.snapshots)
+                    continue
+                del lanes[place], running[place]
+                break
 
 
 class Lane:
