@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,7 @@ from test_training import config, toy
 import gradreg as gr
 from gradreg.data import Dataset, load
 from gradreg.training import Fleet, RunConfig, run, shape_of
+from gradreg.training.fleet_step import FleetStep
 from gradreg.training.together import in_fleets, train_together
 
 MEMBERS = 3
@@ -235,9 +237,21 @@ def test_a_model_that_cannot_be_vectorised_is_trained_one_run_after_the_other(tm
     (tmp_path / "own.py").write_text(BRANCHING)
     data = toy()
     configs = [config(data, model=f"{tmp_path / 'own.py'}:make", num_steps=3, seed=seed) for seed in range(2)]
-    records = list(train_together(configs, data, "cpu"))
+    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+        records = list(train_together(configs, data, "cpu"))
     assert [record.config.seed for record in records] == [0, 1]
     assert all("fleet" not in record.provenance for record in records)
+
+
+def test_a_mistake_in_a_fleets_step_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mistaken(*_: object) -> None:
+        raise KeyError("a weight that is missing")
+
+    monkeypatch.setattr(FleetStep, "_advance", mistaken)
+    data = toy()
+    with pytest.warns(UserWarning, match="2 runs are trained one by one .*a weight that is missing"):
+        records = list(train_together([config(data, num_steps=2, seed=seed) for seed in range(2)], data, "cpu"))
+    assert [record.config.seed for record in records] == [0, 1]
 
 
 def test_a_fleet_too_large_for_memory_is_halved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,6 +269,23 @@ def test_a_fleet_too_large_for_memory_is_halved(monkeypatch: pytest.MonkeyPatch)
     records = list(train_together([config(data, num_steps=2, seed=seed) for seed in range(4)], data, "cpu"))
     assert sizes == [4, 2, 2]
     assert [record.config.seed for record in records] == [0, 1, 2, 3]
+
+
+def test_the_memory_of_a_fleet_that_failed_is_there_for_its_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not as long as its error is handled, whose traceback holds the fleet."""
+    data = toy()
+    fleets: list[weakref.ref[Fleet]] = []
+    alive_when_emptied: list[bool] = []
+
+    def failing(self: Fleet) -> list:
+        self.itself = self
+        fleets.append(weakref.ref(self))
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(Fleet, "train", failing)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive_when_emptied.append(fleets[-1]() is not None))
+    list(train_together([config(data, num_steps=2, seed=seed) for seed in range(2)], data, "cpu"))
+    assert alive_when_emptied == [False]
 
 
 FROZEN = """

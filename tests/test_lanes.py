@@ -13,6 +13,7 @@ from torch import Tensor, nn
 import gradreg as gr
 from gradreg.data import Dataset
 from gradreg.engines import Auto, Compiled, DoubleBackward, Linearized
+from gradreg.engines.program import TraceError
 from gradreg.training import RunConfig, run
 from gradreg.training import together as module
 from gradreg.training.lanes import Lanes, compiled, wait_for
@@ -153,8 +154,31 @@ def test_what_cannot_be_traced_runs_alone(monkeypatch: pytest.MonkeyPatch, tmp_p
     one = config(data, model=f"{tmp_path / 'own.py'}:make", num_steps=3)
     monkeypatch.setattr(module, "_pays", lambda *_: False)
     monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: True)
-    records = list(train_together([one, replace(one, seed=1)], data, "cpu"))
+    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+        records = list(train_together([one, replace(one, seed=1)], data, "cpu"))
     assert [record.config.seed for record in records] == [0, 1]
+
+
+class Noisy(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.3 * torch.randn_like(x) if self.training else x
+
+
+def noisy(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(input_shape[0], 8), nn.Dropout(0.5), Noisy(), nn.Linear(8, num_outputs))
+
+
+def test_a_model_that_draws_by_itself_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its noise would depend on how the lanes take turns."""
+    data = toy()
+    configs = [config(data, model=f"{__name__}:noisy", num_steps=3, seed=seed) for seed in range(2)]
+    with pytest.raises(TraceError, match="noisy' draws random numbers of its own.*train its runs alone"):
+        list(Lanes(configs, data, device="cpu").train())
+    monkeypatch.setattr(module, "_pays", lambda *_: False)
+    monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: True)
+    with pytest.warns(UserWarning, match="2 runs are trained one by one .*draws random numbers of its own"):
+        records = list(train_together(configs, data, "cpu"))
+    assert [record.metrics for record in records] == [run(one, data).record.metrics for one in configs]
 
 
 def test_the_engine_of_a_lane() -> None:

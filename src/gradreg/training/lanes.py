@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from gradreg.data import Dataset
 from gradreg.draws import Draws
 from gradreg.engines import Auto, Compiled, DoubleBackward
-from gradreg.engines.forward_pass import RandomState, random_state_of
+from gradreg.engines.forward_pass import Pass, RandomState, call, random_state_of
+from gradreg.engines.program import TraceError
 from gradreg.objective import Terms
 from gradreg.step import Step
 from gradreg.training.config import RunConfig
@@ -38,6 +39,7 @@ class Lanes:
     A GPU is not filled by the small kernels of one run. The steps of a lane are one CUDA graph, compiled once and used by
     one run after the other; the lanes' graphs overlap. A run that diverges ends at the next point of its curve.
     Kernels are those that cuDNN expects to be fastest: with those that it finds by trying, lanes have stood still.
+    A model that draws random numbers of its own, beside dropout, is refused: they would depend on the other lanes.
 
     Args:
         configs: the runs, which may differ in seed, learning rate and the weights of their penalties.
@@ -77,6 +79,7 @@ class Lanes:
             yield trained
 
     def _ended(self) -> Iterator[Trained]:
+        self._check_model()
         waiting = iter(self.configs)
         lanes = [Lane(self.configs[0], self.dataset, self.device) for _ in range(self.num_lanes)]
         running = [lane.train(config, self.snapshots) for lane, config in zip(lanes, waiting, strict=False)]
@@ -93,6 +96,15 @@ class Lanes:
                     continue
                 del lanes[place], running[place]
                 break
+
+    def _check_model(self) -> None:
+        config = self.configs[0]
+        model = initial_model(config, self.dataset).to(self.device)
+        if draws_by_itself(model, prepare(self.dataset, config, self.device).train.inputs(slice(config.batch_size))):
+            raise TraceError(
+                f"model {config.model!r} draws random numbers of its own, beside dropout, and lanes share one generator: "
+                "train its runs alone, with gradreg.training.run."
+            )
 
 
 class Lane:
@@ -170,6 +182,19 @@ def wait_for(event: Event, seconds: float) -> None:
                 "are not made again."
             )
         time.sleep(0.001)
+
+
+def draws_by_itself(model: nn.Module, x: Tensor) -> bool:
+    """Whether the model in training takes from PyTorch's generators, with masks of dropout drawn by key."""
+    with random_state_of(0, x.device), torch.no_grad():
+        before = _random_state(x.device)
+        call(model.train(), x, Pass(randomness=Draws(0)))
+        return _random_state(x.device) != before
+
+
+def _random_state(device: torch.device) -> list[object]:
+    state = RandomState.now(device)
+    return [part if part is None else part.tolist() for part in (state.cpu, state.device)]
 
 
 def _shape_in_a_lane(config: RunConfig) -> RunConfig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import warnings
 from collections.abc import Iterator, Sequence
@@ -92,35 +93,41 @@ def train_together(
     """The records of these runs: of one fleet, or of halves of it where memory does not suffice; in lanes if the network
     is large; one after the other where it cannot be traced. All but fleets go on from their snapshots.
     """
-    kind = torch.device(device).type
-    small = len(configs) > 1 and _pays(configs[0], dataset, kind)
+    small = len(configs) > 1 and _pays(configs[0], dataset, torch.device(device).type)
+    if not small and not lanes_pay(configs, torch.device(device).type):
+        yield from (run(config, dataset, device=device, snapshots=snapshots).record for config in configs)
+        return
     done: set[str] = set()
     try:
-        if small:
-            yield from (member.record for member in Fleet(configs, dataset, device=device).train())
-            return
-        if lanes_pay(configs, kind):
-            for record in _in_lanes(configs, dataset, device, snapshots):
-                done.add(record.config.key)
-                yield record
-            return
-        size = 1
+        for record in _in_a_fleet(configs, dataset, device) if small else _in_lanes(configs, dataset, device, snapshots):
+            done.add(record.config.key)
+            yield record
+        return
     except torch.OutOfMemoryError:
-        torch.cuda.empty_cache()
         size = math.ceil(len(configs) / 2) if small else 1
-    except (TraceError, DifferentiationError):
-        size = 1
     except RuntimeError as error:  # an operation that cannot be vectorised; whatever else it is, a run alone says, too
-        if not small:
+        if not small and not isinstance(error, TraceError | DifferentiationError):
             raise
-        warnings.warn(f"{configs[0].model}: {len(configs)} runs are trained one by one ({error}).", stacklevel=2)
+        if len(configs) > 1:
+            warnings.warn(f"{configs[0].model}: {len(configs)} runs are trained one by one ({error}).", stacklevel=2)
         size = 1
+    _free_memory()
     left = [config for config in configs if config.key not in done]
     if len(configs) == 1:
         yield from (run(config, dataset, device=device, snapshots=snapshots).record for config in left)
         return
     for start in range(0, len(left), size):
         yield from train_together(left[start : start + size], dataset, device, snapshots)
+
+
+def _in_a_fleet(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
+    yield from (member.record for member in Fleet(configs, dataset, device=device).train())
+
+
+def _free_memory() -> None:
+    """Give back what a failed attempt held. As long as its exception is handled, the traceback holds it."""
+    gc.collect()
+    torch.cuda.empty_cache()
 
 
 def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str, snapshots: Path | None) -> Iterator[RunRecord]:
