@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,7 +189,28 @@ def test_a_snapshot_without_all_of_the_optimizer_is_not_used(tmp_path: Path) -> 
     assert_the_same(found, expected)
 
 
-def test_a_full_disk_does_not_end_a_run(tmp_path: Path) -> None:
+def save_on_a_full_disk(*args: object) -> None:
+    """Files may have 1000 bytes; for this alone, since git, asked for the revision, writes files, too."""
+    resource = pytest.importorskip("resource")
+    limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        save_file(*args)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_does_not_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = toy()
+    monkeypatch.setattr("safetensors.torch.save_file", save_on_a_full_disk)
+    with pytest.warns(UserWarning, match="cannot be written .*: the run goes on"):
+        found = run(some_run(data), data, snapshots=tmp_path)
+    assert_the_same(found, run(some_run(data), data))
+    assert list(tmp_path.glob("*.safetensors")) == []
+
+
+def test_nor_does_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     data = toy()
     (tmp_path / "file").touch()
     with pytest.warns(UserWarning, match="cannot be written .*: the run goes on"):

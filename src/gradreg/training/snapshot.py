@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gradreg.training.config import RunConfig
+from gradreg.training.evaluator import Tensors
 from gradreg.training.provenance import provenance
 from gradreg.training.session import Session
 
@@ -20,8 +21,6 @@ from gradreg.training.session import Session
 KEEP_EVERY = 60.0
 #: What is said of the process that a run was begun by.
 ORIGIN = ("gradreg", "git", "torch", "device")
-
-Tensors = dict[str, Tensor]
 
 
 def snapshot_path(folder: Path, config: RunConfig) -> Path:
@@ -82,7 +81,7 @@ class Snapshot:
         self.last = now
         try:
             self._write(self.path, now - self.started)
-        except (ImportError, OSError, RuntimeError) as error:
+        except Exception as error:  # SafetensorError on a full disk, which is no OSError
             warnings.warn(f"{self.path} cannot be written ({error}): the run goes on, and is not kept.", stacklevel=2)
 
     def _write(self, path: Path, seconds: float) -> None:
