@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 
 import gradreg as gr
-from gradreg.draws import Draws
+from gradreg.draws import Draws, _unit
 from gradreg.engines.dropout import DrawnDropout
 
 N = 200_000
@@ -22,6 +22,12 @@ def test_distributions() -> None:
     assert stats.chisquare(draws.integers(7, N).bincount().numpy()).pvalue > 0.01
     assert draws.uniform(N).min() > 0
     assert draws.uniform(N).max() < 1
+
+
+def test_the_ends_are_excluded() -> None:
+    lowest, below_half, highest = _unit(torch.tensor([0, 2**23 - 1, 2**24 - 1]), 0).tolist()
+    assert (lowest, below_half, highest) == (2**-25, 0.5 - 2**-25, 1 - 2**-24)
+    assert _unit(torch.tensor([-1]), 40) < 1
 
 
 def test_every_bit_is_fair() -> None:

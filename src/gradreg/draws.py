@@ -13,6 +13,7 @@ from torch import Tensor
 _ODD, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _SHIFT = 0xD1B54A32D192ED03  # so that part 0 of key 0 is no fixed point
 _ALL = 2**64 - 1
+_BELOW_1 = 1 - 2**-24  # where adding a half would round to 1
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class Draws:
 
 def _unit(bits: Tensor, drop: int) -> Tensor:
     """24 of the bits as a number between 0 and 1, both excluded."""
-    return ((bits >> drop & 0xFFFFFF).float() + 0.5) / 2**24
+    return (((bits >> drop & 0xFFFFFF).float() + 0.5) / 2**24).clamp(max=_BELOW_1)
 
 
 def _number(part: str | int | Tensor) -> int | Tensor:
