@@ -194,6 +194,14 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
         list(Store(tmp_path).all())
 
 
+def test_a_record_of_another_schema_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = store.save(RunRecord(config=config(toy()), metrics={"accuracy": 0.5}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 0}))
+    with pytest.raises(ValueError, match=r"no record of this version \(its schema is 0.*reads 1\): remove it"):
+        store.load(config(toy()))
+
+
 def test_a_record_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     store = Store(tmp_path)
     bad = RunRecord(config=config(toy()), metrics={"accuracy": float("nan")})
@@ -214,3 +222,6 @@ def test_a_study_remembers_which_records_are_its_own(tmp_path: Path) -> None:
     assert title == "toy: mlp"
     assert {r.config.key for r in records} == {r.config.key for r in outcome.records}
     assert json.loads((tmp_path / "study.json").read_text())["title"] == "toy: mlp"
+    folder.store.path(records[0].config).unlink()
+    with pytest.raises(ValueError, match=f"1 of the {len(records)} runs that .* have no record.*run the same"):
+        folder.load()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -83,11 +84,19 @@ class StudyFolder:
         index = self.folder / "study.json"
         study = json.loads(index.read_text()) if index.is_file() else {}
         found = {record.config.key: record for record in self.store.all()}
-        runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
-        records = [_labelled(found[key], arm) for arm, key in runs if key in found]
-        if not records:
+        if not found:
             raise ValueError(f"no records in {self.store.folder}: run gradreg compare first, or give its folder.")
-        return str(study.get("title", self.folder.name)), records
+        runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
+        self._check_complete({key for _, key in runs}, found.keys())
+        return str(study.get("title", self.folder.name)), [_labelled(found[key], arm) for arm, key in runs]
+
+    def _check_complete(self, named: Set[str], found: Set[str]) -> None:
+        if missing := len(named - found):
+            raise ValueError(
+                f"{missing} of the {len(named)} runs that {self.folder / 'study.json'} names have no record of this version "
+                f"in {self.store.folder}: bring the files back, or run the same gradreg compare again, which trains what is "
+                "missing."
+            )
 
 
 def _labelled(record: RunRecord, arm: str) -> RunRecord:

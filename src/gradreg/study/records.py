@@ -43,7 +43,7 @@ class Store:
     def _read(self, path: Path) -> RunRecord:
         try:
             return RunRecord.from_data(json.loads(path.read_text()))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{path} is no record of this version ({error}): remove it, and the run is made again."
             ) from error

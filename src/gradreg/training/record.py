@@ -7,6 +7,7 @@ from typing import Any
 
 from gradreg.training.config import RunConfig
 
+#: Of records as files; others are not read.
 SCHEMA = 1
 
 
@@ -49,5 +50,7 @@ class RunRecord:
 
     @classmethod
     def from_data(cls, data: dict[str, Any]) -> RunRecord:
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}, and this version reads {SCHEMA}")
         parts = {name: value for name, value in data.items() if name not in ("schema", "config")}
         return cls(config=RunConfig.from_data(data["config"]), **parts)
