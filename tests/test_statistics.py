@@ -146,6 +146,16 @@ def test_only_common_seeds_are_paired() -> None:
     assert difference.mean == pytest.approx(np.mean(shifted(0.004)[:4]) - np.mean(BASELINE[2:]))
 
 
+@pytest.mark.parametrize("first_seed", [0, 100], ids=["paired", "unpaired"])
+def test_two_runs_are_too_few_for_a_test(first_seed: int) -> None:
+    """On 100 test examples two runs often differ by the same number of them: no spread, and p = 0."""
+    tested = [
+        a_comparison({"baseline": [0.90, 0.92, 0.91][:runs], "SpectReg": [0.91, 0.93, 0.93][:runs]}, first_seed=first_seed)
+        for runs in (2, 3)
+    ]
+    assert [comparison.rows[1].difference is not None for comparison in tested] == [False, True]
+
+
 def test_comparison_reads_test_runs_alone_and_orders_arms() -> None:
     records = [a_record(arm, seed, 0.9) for arm in ("mine", "JacReg", "SpectReg", "baseline") for seed in (1, 0)]
     comparison = compare_arms([*records, a_record("SpectReg", 7, 0.1, split="validation")])
@@ -246,9 +256,10 @@ def test_verdict_of_regression_gives_the_ratio() -> None:
     assert "SpectReg has a mean squared error 0.100 below the baseline's (0.99 times it), with a 95 %" in unsure
 
 
-def test_verdict_of_one_run_says_that_no_test_is_possible() -> None:
-    said = verdict(a_comparison({"baseline": [0.90], "SpectReg": [0.91], "JacReg": [0.92]}))
-    assert said.startswith("No test is possible with fewer than two finished runs an arm. JacReg is 2.0 points above")
+@pytest.mark.parametrize("runs", [1, 2])
+def test_verdict_of_few_runs_says_that_no_test_is_possible(runs: int) -> None:
+    said = verdict(a_comparison({"baseline": [0.90] * runs, "SpectReg": [0.91] * runs, "JacReg": [0.92] * runs}))
+    assert said.startswith("No test is possible with fewer than three finished runs an arm. JacReg is 2.0 points above")
 
 
 def test_verdict_of_diverged_runs() -> None:

@@ -17,6 +17,8 @@ from gradreg.training.config import RunConfig
 CONFIDENCE = 0.95
 #: Corrected p-values below this are called significant.
 SIGNIFICANCE = 0.05
+#: Pairs, or runs an arm, that a test needs: two differences of accuracies are often equal by chance, and p is 0 then.
+FEWEST = 3
 #: Differences below this share of the values are the rounding of floats, not an effect.
 ROUNDING = 1e-12
 
@@ -186,7 +188,7 @@ def bonferroni(p_values: Sequence[float]) -> list[float]:
 
 
 def compare_arms(records: Iterable[RunRecord], baseline: str = "baseline", *, correction: Correction = "holm") -> Comparison:
-    """Every arm against the baseline on test: paired where at least two seeds are shared, else Welch's test."""
+    """Every arm against the baseline on test: paired where at least three seeds are shared, else Welch's test."""
     finals = [record for record in records if record.config.evaluate_on == "test"]
     _check_one_task(finals)
     metric = metric_of(finals)
@@ -245,9 +247,9 @@ def _scores(runs: Iterable[RunRecord], metric: str) -> dict[int, float]:
 
 def _difference(arm: dict[int, float], baseline: dict[int, float]) -> Difference | None:
     shared = [seed for seed in arm if seed in baseline]
-    if len(shared) >= 2:
+    if len(shared) >= FEWEST:
         return paired([arm[seed] for seed in shared], [baseline[seed] for seed in shared])
-    if min(len(arm), len(baseline)) >= 2:
+    if min(len(arm), len(baseline)) >= FEWEST:
         return welch(list(arm.values()), list(baseline.values()))
     return None
 

@@ -44,7 +44,7 @@ def _untested(comparison: Comparison) -> list[str]:
     rows = [row for row in comparison.penalised if row.summary]
     best = max(rows, key=lambda row: _gain(comparison, _gap(comparison, row)))
     return [
-        "No test is possible with fewer than two finished runs an arm.",
+        "No test is possible with fewer than three finished runs an arm.",
         f"{_place(comparison, best, _gap(comparison, best))}, which may be chance: use more runs (--runs), better ten.",
     ]
 
