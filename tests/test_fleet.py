@@ -14,6 +14,7 @@ import gradreg as gr
 from gradreg.data import Dataset, load
 from gradreg.training import Fleet, RunConfig, run, shape_of
 from gradreg.training.fleet_step import FleetStep
+from gradreg.training.optimizers import Optimizer
 from gradreg.training.together import in_fleets, train_together
 
 MEMBERS = 3
@@ -286,6 +287,19 @@ def test_the_memory_of_a_fleet_that_failed_is_there_for_its_halves(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: alive_when_emptied.append(fleets[-1]() is not None))
     list(train_together([config(data, num_steps=2, seed=seed) for seed in range(2)], data, "cpu"))
     assert alive_when_emptied == [False]
+
+
+def test_adam_in_single_precision_loses_no_digits_at_the_start() -> None:
+    gradients = torch.tensor([[1.0, 0.3, -0.02], [0.5, -0.1, 2.0], [0.7, 0.2, 0.1]])
+    exact = torch.zeros(3, dtype=torch.float64, requires_grad=True)
+    reference = torch.optim.Adam([exact], lr=1.0)
+    member, adam = torch.zeros(1, 3), Optimizer("adam")
+    state = adam.start(member)
+    for count, gradient in enumerate(gradients, 1):
+        exact.grad = gradient.double()
+        reference.step()
+        adam.step({"w": member}, {"w": gradient[None]}, {"w": state}, torch.ones(1), torch.tensor(count))
+        torch.testing.assert_close(member[0].double(), exact.detach(), rtol=1e-6, atol=1e-6)
 
 
 FROZEN = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -34,13 +35,18 @@ class Optimizer:
 
 def _adam(parameters: Tensors, gradients: Tensors, states: Mapping[str, list[Tensor]], rates: Tensor, count: Tensor) -> None:
     # The two corrections of the start go into the small factors, not into passes over the parameters.
-    correction = (1 - BETA2**count).sqrt()
-    factors, epsilon = -rates * correction / (1 - BETA1**count), EPSILON * correction
+    correction = _one_minus_power(BETA2, count).sqrt()
+    factors, epsilon = -rates * correction / _one_minus_power(BETA1, count), EPSILON * correction
     for name, parameter in parameters.items():
         gradient, (mean, square) = gradients[name], states[name]
         mean.lerp_(gradient, 1 - BETA1)
         square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
         parameter.addcdiv_(mean * beside(factors, mean), square.sqrt().add_(epsilon))
+
+
+def _one_minus_power(beta: float, count: Tensor) -> Tensor:
+    """``1 - beta**count``, of which single precision would lose the last digits where the power is close to 1."""
+    return -(count * math.log(beta)).expm1()
 
 
 def _sgd(
