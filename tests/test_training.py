@@ -19,6 +19,7 @@ from gradreg.models import build
 from gradreg.training import RunConfig, RunRecord, run, schedule
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
+from gradreg.training.metrics import evaluation_batch
 from gradreg.training.resident import prepare
 from gradreg.training.schedule import batches, evaluation_steps
 from gradreg.training.session import make_optimizer, set_learning_rate
@@ -118,11 +119,20 @@ def test_regression_is_trained_scaled_and_reported_in_its_own_unit() -> None:
     spread = float(dataset.y_test.var())
     assert trained.record.metrics["mse"] < 0.05 * spread
     data = prepare(dataset, config(dataset), torch.device("cpu"))
-    prediction = data.unscale(trained.model(data.evaluated.inputs(slice(None))))
+    prediction = trained.model(data.evaluated.inputs(slice(None))) * data.target_std + data.target_mean
     assert trained.record.metrics["mse"] == pytest.approx(
         nn.functional.mse_loss(prediction, data.evaluated.y).item(), rel=1e-4
     )
     assert "accuracy" not in trained.record.metrics
+
+
+@pytest.mark.parametrize(
+    ("layer", "size"),
+    [(nn.BatchNorm2d(3), 1000), (nn.BatchNorm2d(3, track_running_stats=False), 50), (nn.InstanceNorm2d(3), 1000)],
+    ids=["running", "of the batch", "of each example"],
+)
+def test_only_statistics_of_the_batch_need_batches_as_in_training(layer: nn.Module, size: int) -> None:
+    assert evaluation_batch(nn.Sequential(layer), 50) == size
 
 
 def test_learned_function_of_one_number() -> None:

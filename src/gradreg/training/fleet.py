@@ -26,9 +26,8 @@ def shape_of(config: RunConfig) -> RunConfig:
     """
     penalties = tuple(replace(penalty, weight=float(penalty.weight > 0)) for penalty in config.penalties)
     rate = config.dropout
-    if (
-        config.model in ("lenet", "lenet_wide", "mlp") and rate
-    ):  # one rate for all layers, and one architecture for all rates
+    # One rate for all layers, and one architecture for all rates.
+    if config.model in ("lenet", "lenet_wide", "mlp") and rate:
         rate = 0.5
     size = min(config.train_size, config.batch_size)
     return replace(config, seed=0, arm="", train_size=size, learning_rate=0.0, penalties=penalties, dropout=rate)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 #: A model in evaluation mode: from inputs to outputs.
 Call = Callable[[Tensor], Tensor]
@@ -21,7 +22,7 @@ def predict(call: Call, x: Tensor, batch_size: int) -> Tensor:
 
 def evaluation_batch(model: nn.Module, batch_size: int) -> int:
     """Large, unless batch norm takes its statistics from the batch at test time too: then as in training."""
-    uses_batch = any(getattr(m, "track_running_stats", True) is False for m in model.modules())
+    uses_batch = any(isinstance(m, _BatchNorm) and m.running_mean is None for m in model.modules())
     return batch_size if uses_batch else max(batch_size, 1000)
 
 

@@ -54,9 +54,6 @@ class RunData:
     def scale_targets(self, y: Tensor) -> Tensor:
         return (y - self.target_mean) / self.target_std
 
-    def unscale(self, prediction: Tensor) -> Tensor:
-        return prediction * self.target_std + self.target_mean
-
 
 def prepare(dataset: Dataset, config: RunConfig, device: torch.device, *, beside: RunData | None = None) -> RunData:
     """The splits that the config asks for, on the device, standardised with the statistics of the training subset.
