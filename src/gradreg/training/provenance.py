@@ -44,7 +44,8 @@ def git_revision() -> str | None:
     here = Path(__file__).parent
 
     def git(*words: str) -> str:
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603, S607
+        command = ["git", "--no-optional-locks", *words]  # a commit beside it must not find the index locked
+        return subprocess.run(command, cwd=here, capture_output=True, text=True, check=True).stdout.strip()  # noqa: S603
 
     try:
         return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "--", here.as_posix()) else "")
