@@ -43,9 +43,9 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     run = [one for one in cells if one.verdict != "not run"]
     tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
     agree, outcomes = sum(one.verdict == "agrees" for one in run), [one.outcome for one in tested]
+    counted = f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; " if cells else ""
     return (
-        f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; "
-        f"{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out its way, "
+        f"{counted}{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out its way, "
         f"{outcomes.count('reversed')} significantly the other way."
     )
 
