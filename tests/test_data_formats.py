@@ -286,9 +286,9 @@ def test_prepared_file_that_is_something_else(home, tmp_path: Path) -> None:
 
 @pytest.fixture
 def npz(tmp_path: Path):
-    def write_and_load(**arrays):
+    def write_and_load(*, task: str | None = None, **arrays):
         np.savez(tmp_path / "my.npz", **arrays)
-        return load(str(tmp_path / "my.npz"))
+        return load(str(tmp_path / "my.npz"), task=task)
 
     return write_and_load
 
@@ -323,10 +323,53 @@ def test_npz_of_features(npz) -> None:
 
 
 def test_npz_of_regression(npz) -> None:
-    data = npz(**four(FEATURES[:, 0], FEATURES[:, 1]))
+    x = np.arange(21) / 2
+    data = npz(**four(x, x))
     assert data.task == "regression"
-    assert data.x_train.shape == data.y_train.shape == (4, 1)
+    assert data.x_train.shape == data.y_train.shape == (21, 1)
     assert npz(**four(FEATURES, FEATURES)).num_outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([0.0, 1.0], ("0", "1")),
+        ([-1.0, 10.0, 9.0], ("-1", "9", "10")),
+        ([0.0, 0.5, 1.0], ("0", "0.5", "1")),
+        ([*range(30)], tuple(map(str, range(30)))),
+        ([*map(float, range(30))], tuple(map(str, range(30)))),
+        ([i / 4 for i in range(20)], 20),
+        ([i / 4 for i in range(21)], "regression"),
+    ],
+    ids=str,
+)
+def test_numbers_mean_the_same_in_arrays_and_in_tables(npz, table, values, found) -> None:
+    """Whole values are classes, many different fractions a quantity."""
+    y = np.array(values * 10)
+    in_table = "x,y\n" + "".join(f"{i},{value}\n" for i, value in enumerate(y))
+    for data in (npz(x=np.arange(len(y)), y=y), npz(x=np.arange(len(y)), y=y[:, None]), table(in_table)):
+        assert found in (data.task, data.class_names, data.num_outputs)
+        told = np.array([float(name) for name in data.class_names])[data.y_train] if data.class_names else data.y_train[:, 0]
+        np.testing.assert_array_equal(told, y[data.x_train[:, 0].astype(int)])
+
+
+def test_a_task_that_is_given(npz, table) -> None:
+    ages = np.tile(np.arange(20, 60), 5)
+    in_table = "x,age\n" + "".join(f"{i},{age}\n" for i, age in enumerate(ages))
+    for read in (partial(npz, x=np.arange(200), y=ages), partial(table, in_table)):
+        assert read().num_outputs == 40
+        quantity = read(task="regression")
+        assert (quantity.task, quantity.num_outputs) == ("regression", 1)
+        np.testing.assert_array_equal(quantity.y_train[:, 0], ages[quantity.x_train[:, 0].astype(int)])
+        assert quantity.fingerprint != read().fingerprint == read(task="classification").fingerprint
+    assert npz(x=np.arange(210), y=np.tile(np.arange(21) / 2, 10), task="classification").num_outputs == 21
+    assert npz(**four(FEATURES, np.eye(4)), task="regression").num_outputs == 4
+    with pytest.raises(DataError, match="task='ranking' is unknown: choose classification or regression"):
+        npz(**four(FEATURES, LABELS), task="ranking")
+    with pytest.raises(DataError, match=r"y_train is <U1 \(4,\); expected regression targets.*task='classification'"):
+        npz(**four(FEATURES, np.array(["a", "b", "a", "b"])), task="regression")
+    with pytest.raises(DataError, match="line 3: column 'age' is 'old', which is no number to predict"):
+        table("x,age\n1,23\n2,old\n3,24\n", task="regression")
 
 
 def test_npz_without_test_set(npz) -> None:
@@ -357,6 +400,13 @@ def test_npz_without_test_set(npz) -> None:
         ),
         (four(FEATURES, LABELS, FEATURES[:0], LABELS[:0]), "has no test examples"),
         (four(FEATURES, np.eye(4, dtype=int)), r"y_train is int64 \(4, 4\).*y.argmax\(1\)"),
+        (four(FEATURES, np.eye(4)), r"y_train is float64 \(4, 4\).*y.argmax\(1\)"),
+        ({"x": FEATURES, "y": np.eye(4)}, r"y is float64 \(4, 4\).*y.argmax\(1\)"),
+        (four(FEATURES, np.arange(4.0), y_test=np.full(4, 0.5)), "lacks: 0.5.*4 classes, 0 to 3.*say task='regression'"),
+        (
+            {"x": np.arange(100.0), "y": np.arange(100) // 4 * 1.0},
+            "y has 25 different whole numbers in 100 rows.*task='regression'.*if they are classes, task='classification'",
+        ),
         (four(np.zeros((4, 5, 5)), LABELS), r"float64 \(4, 5, 5\).*Store images as uint8 .*channels last"),
         (four(images(4, 3, 8, 8), LABELS), r"Put the channels last: x_train.transpose\(0, 2, 3, 1\)"),
         (four(np.array([["a"], ["b"], ["c"], ["d"]]), LABELS), "x_train is <U1, expected numbers"),
@@ -389,7 +439,14 @@ def test_unusable_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("data", "given"),
-    [("digits", {"label": "y"}), ("digits", {"image_size": 8}), ("my.npz", {"label": "y"}), ("", {"label": "y"})],
+    [
+        ("digits", {"label": "y"}),
+        ("digits", {"image_size": 8}),
+        ("digits", {"task": "regression"}),
+        ("my.npz", {"label": "y"}),
+        ("", {"label": "y"}),
+        ("", {"task": "classification"}),
+    ],
 )
 def test_what_does_not_apply_is_refused(tmp_path: Path, data: str, given) -> None:
     np.savez(tmp_path / "my.npz", x=np.eye(4), y=np.array([0, 1, 0, 1]))
@@ -403,9 +460,9 @@ def test_what_does_not_apply_is_refused(tmp_path: Path, data: str, given) -> Non
 
 @pytest.fixture
 def table(tmp_path: Path):
-    def write_and_load(text: str, label: str | None = None):
+    def write_and_load(text: str, label: str | None = None, task: str | None = None):
         (tmp_path / "my.csv").write_text(text, encoding="utf-8")
-        return load(str(tmp_path / "my.csv"), label=label)
+        return load(str(tmp_path / "my.csv"), label=label, task=task)
 
     return write_and_load
 
@@ -462,7 +519,7 @@ def test_table_regression(table) -> None:
         ),
         (
             "a,price\n" + "".join(f"1,{i}\n" for i in range(30)),
-            "'price' has 30 different whole numbers in 30 rows.*decimal point",
+            "'price' has 30 different whole numbers in 30 rows.*say task='regression'",
         ),
     ],
 )
@@ -588,7 +645,7 @@ def test_hub_images(hub) -> None:
 
 def test_hub_numbers(hub) -> None:
     hub(train=Rows(a=[1, 2, 3, 4], b=[0.5, 1.5, 2.5, 3.5], text=["x"] * 4, price=[1.0, 2.0, 3.0, 4.0]))
-    data = load("hf:owner/name", label="price")
+    data = load("hf:owner/name", label="price", task="regression")
     assert data.task == "regression"
     assert data.input_shape == (2,)
 

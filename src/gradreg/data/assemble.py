@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gradreg.data.dataset import Array, Dataset
+from gradreg.data.dataset import Array, Dataset, Task
 from gradreg.data.errors import DataError
 from gradreg.data.holdout import hold_out
+from gradreg.data.labels import ASK_FOR_A_QUANTITY, class_name, task_of
 
 #: The share of the examples to test on, where the data come without a test set.
 TEST_SHARE = 0.2
@@ -15,8 +16,10 @@ TEST_SHARE = 0.2
 MAX_CHANNELS = 4
 
 
-def assemble(name: str, x_train: Array, y_train: Array, x_test: Array, y_test: Array) -> Dataset:
-    """A dataset of the four arrays. Floating-point labels mean regression; all others are names of classes.
+def assemble(
+    name: str, x_train: Array, y_train: Array, x_test: Array, y_test: Array, *, task: Task | None = None
+) -> Dataset:
+    """A dataset of the four arrays. What the labels mean follows from those of the training data, unless it is given.
 
     >>> dataset = assemble("pets", np.eye(2), np.array(["dog", "cat"]), np.eye(2), np.array(["cat", "cat"]))
     >>> dataset.class_names, dataset.y_train
@@ -30,23 +33,34 @@ def assemble(name: str, x_train: Array, y_train: Array, x_test: Array, y_test: A
             f"{x_test.shape[1:]}. Give both the same shape and type."
         )
     x = _inputs(name, "x_train", x_train), _inputs(name, "x_test", x_test)
-    if y_train.dtype.kind == "f":
+    _check_labels(name, "y_train", y_train)
+    _check_labels(name, "y_test", y_test)
+    if (task or task_of(name, "y_train", y_train)) == "regression":
         y = _targets(name, "y_train", y_train), _targets(name, "y_test", y_test)
         return Dataset(name=name, x_train=x[0], y_train=y[0], x_test=x[1], y_test=y[1], task="regression")
     train, test, class_names = _numbered(name, y_train, y_test)
     return Dataset(name=name, x_train=x[0], y_train=train, x_test=x[1], y_test=test, class_names=class_names)
 
 
-def assemble_with_test_set(name: str, x: Array, y: Array) -> Dataset:
-    """A dataset of examples that come without a test set: a fifth, always the same ones, becomes it."""
+def assemble_with_test_set(name: str, x: Array, y: Array, *, task: Task | None = None, label: str = "y") -> Dataset:
+    """A dataset of examples that come without a test set: a fifth, always the same ones, becomes it.
+
+    Args:
+        name: how the user called it.
+        x: the inputs.
+        y: the labels.
+        task: what they mean, where the user said so.
+        label: what messages call them.
+    """
     _check_lengths(name, "", x, y)
     if len(x) < 2:
         raise DataError(f"{name} has 1 example: training and testing need one each, at the very least. Add examples.")
     x = _inputs(name, "x", x)  # checked before the split, so that a message names the row of the file
-    y = _targets(name, "y", y) if y.dtype.kind == "f" else y
-    classes = None if y.dtype.kind == "f" else y.reshape(-1)
-    train, test = hold_out(len(x), max(round(len(x) * TEST_SHARE), 1), classes)
-    return assemble(name, x[train], y[train], x[test], y[test])
+    _check_labels(name, label, y)
+    task = task or task_of(name, label, y)
+    y = _targets(name, label, y) if task == "regression" else _flat(name, label, y)
+    train, test = hold_out(len(x), max(round(len(x) * TEST_SHARE), 1), y if task == "classification" else None)
+    return assemble(name, x[train], y[train], x[test], y[test], task=task)
 
 
 def _check_lengths(name: str, part: str, x: Array, y: Array) -> None:
@@ -82,9 +96,18 @@ def _checked_images(name: str, key: str, x: Array) -> Array:
     return x
 
 
+def _check_labels(name: str, key: str, y: Array) -> None:
+    """Whatever they mean, none may be missing."""
+    if y.dtype.kind == "f":
+        _finite(name, key, y.reshape(len(y), -1))
+
+
 def _targets(name: str, key: str, y: Array) -> Array:
     if y.dtype.kind not in "fiu" or y.ndim > 2:
-        raise DataError(f"{name}: {key} is {y.dtype} {y.shape}; expected regression targets, float [n] or [n, outputs].")
+        raise DataError(
+            f"{name}: {key} is {y.dtype} {y.shape}; expected regression targets, numbers [n] or [n, outputs]. Write them as "
+            "numbers, or say task='classification' (--task classification)."
+        )
     return _finite(name, key, y.reshape(len(y), -1))
 
 
@@ -105,25 +128,28 @@ def _numbered(name: str, y_train: Array, y_test: Array) -> tuple[Array, Array, t
     """Labels as 0 to K - 1, in the sorted order of their names."""
     train, test = _flat(name, "y_train", y_train), _flat(name, "y_test", y_test)
     classes, numbers = np.unique(train, return_inverse=True)
+    names = tuple(map(class_name, classes))
     if len(classes) < 2:
         raise DataError(
-            f"{name}: all training examples are of class {classes[0]}: there is nothing to learn. Add another class."
+            f"{name}: all training examples are of class {names[0]}: there is nothing to learn. Add another class."
         )
     unknown = np.setdiff1d(test, classes)
     if len(unknown):
+        or_else = f", or {ASK_FOR_A_QUANTITY} if they are a quantity" if classes.dtype.kind in "fiu" else ""
         raise DataError(
-            f"{name}: y_test has labels that y_train lacks: {', '.join(map(str, unknown[:5]))}. Training knows "
-            f"{len(classes)} classes, {classes[0]} to {classes[-1]}. Correct the labels, or add training examples of these."
+            f"{name}: y_test has labels that y_train lacks: {', '.join(map(class_name, unknown[:5]))}. Training knows "
+            f"{len(classes)} classes, {names[0]} to {names[-1]}. Correct the labels, or add training examples of "
+            f"these{or_else}."
         )
-    return numbers.astype(np.int64), np.searchsorted(classes, test), tuple(map(str, classes))
+    return numbers.astype(np.int64), np.searchsorted(classes, test), names
 
 
 def _flat(name: str, key: str, labels: Array) -> Array:
     """Labels as ``[n]``, of ``[n]`` or ``[n, 1]``."""
-    if labels.dtype.kind not in "iubUS" or labels.size != len(labels):
+    if labels.dtype.kind not in "fiubUS" or labels.size != len(labels):
         raise DataError(
-            f"{name}: {key} is {labels.dtype} {labels.shape}; expected one integer or text for each example, or floats for "
-            "regression. Turn one-hot labels into numbers with y.argmax(1)."
+            f"{name}: {key} is {labels.dtype} {labels.shape}; expected one number or text for each example, or floats "
+            "[n, outputs] for several quantities. Turn one-hot labels into numbers with y.argmax(1)."
         )
     flat = labels.reshape(-1)
     return np.char.decode(flat) if flat.dtype.kind == "S" else flat

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gradreg.data.assemble import assemble, assemble_with_test_set
-from gradreg.data.dataset import Array, Dataset
+from gradreg.data.dataset import Array, Dataset, Task
 from gradreg.data.errors import DataError
 from gradreg.data.images import common_mode, to_array
 from gradreg.data.optional import require
@@ -18,7 +18,7 @@ LABEL_NAMES = ("label", "labels", "target", "y", "fine_label", "class")
 TEST_SPLITS = ("test", "validation", "valid")
 
 
-def load_hub(name: str, label: str | None = None, image_size: int | None = None) -> Dataset:
+def load_hub(name: str, label: str | None = None, image_size: int | None = None, task: Task | None = None) -> Dataset:
     """A dataset of the hub with an image column, or with columns of numbers.
 
     Args:
@@ -26,6 +26,7 @@ def load_hub(name: str, label: str | None = None, image_size: int | None = None)
             the training data.
         label: the column to predict; without it, the first of the usual names.
         image_size: pixels of a side, to which images are resized; without it, the size of the first image.
+        task: what the labels mean; without it, what :func:`~gradreg.data.labels.task_of` makes of them.
     """
     splits = _download(name)
     if "train" not in splits:
@@ -35,8 +36,8 @@ def load_hub(name: str, label: str | None = None, image_size: int | None = None)
     inputs = _reader(name, train, target, image_size)
     test = next((splits[one] for one in TEST_SPLITS if one in splits and _is_labelled(splits[one], target)), None)
     if test is None:
-        return assemble_with_test_set(name, inputs(train), _labels(train, target))
-    return assemble(name, inputs(train), _labels(train, target), inputs(test), _labels(test, target))
+        return assemble_with_test_set(name, inputs(train), _labels(train, target), task=task)
+    return assemble(name, inputs(train), _labels(train, target), inputs(test), _labels(test, target), task=task)
 
 
 def _download(name: str) -> Any:

@@ -6,10 +6,10 @@ import os
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from gradreg.data.authors import SIN_OF_THE_AUTHORS, SUFFIX, as_authors, sin_of_the_authors
-from gradreg.data.dataset import Dataset
+from gradreg.data.dataset import Dataset, Task
 from gradreg.data.embedded import EMBEDDED
 from gradreg.data.errors import DataError
 from gradreg.data.hub import PREFIX, load_hub
@@ -19,7 +19,12 @@ from gradreg.data.own import load_own, refuse
 
 
 def load(
-    data: str, *, data_dir: str | Path | None = None, label: str | None = None, image_size: int | None = None
+    data: str,
+    *,
+    data_dir: str | Path | None = None,
+    label: str | None = None,
+    image_size: int | None = None,
+    task: Task | None = None,
 ) -> Dataset:
     """A dataset by its name, path or address. Never downloads a named one: that is for :func:`~gradreg.data.prepare`.
 
@@ -30,17 +35,20 @@ def load(
         data_dir: where named datasets are kept; see :func:`find_data_dir`.
         label: for tables, the column to predict.
         image_size: for pictures, the side to resize them to.
+        task: for one's own arrays and tables, what their labels mean; see :func:`~gradreg.data.labels.task_of`.
 
     >>> load("sin").task
     'regression'
     """
+    if task not in (None, *get_args(Task)):
+        raise DataError(f"task={task!r} is unknown: choose {' or '.join(get_args(Task))}.")
     if data.startswith(PREFIX):
-        return load_hub(data, label, image_size)
+        return load_hub(data, label, image_size, task)
     if data in (*EMBEDDED, SIN_OF_THE_AUTHORS) or data.removesuffix(SUFFIX) in NAMED:
-        refuse(data, label=label, image_size=image_size)
+        refuse(data, label=label, image_size=image_size, task=task)
         return _by_name(data, find_data_dir(data_dir))
     if _looks_like_a_path(data):
-        return load_own(Path(data).expanduser(), label=label, image_size=image_size)
+        return load_own(Path(data).expanduser(), label=label, image_size=image_size, task=task)
     raise _unknown(data)
 
 

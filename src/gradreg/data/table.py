@@ -9,27 +9,24 @@ from pathlib import Path
 import numpy as np
 
 from gradreg.data.assemble import assemble_with_test_set
-from gradreg.data.dataset import Array, Dataset
+from gradreg.data.dataset import Array, Dataset, Task
 from gradreg.data.errors import DataError
 
 LABEL_NAMES = ("label", "target", "y")
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
 
-#: A numeric label with more distinct values than this, some of them fractions, is a quantity and not a class.
-MAX_NUMERIC_CLASSES = 20
-
 #: A text column with more distinct values than this is a name or a key, which says nothing about new rows.
 MAX_CATEGORIES = 100
 
 
-def load_table(path: Path, label: str | None = None) -> Dataset:
+def load_table(path: Path, label: str | None = None, task: Task | None = None) -> Dataset:
     """Rows of a CSV as features; text columns become one column for each of their values (one-hot).
 
     Args:
         path: a file with a header line; commas, semicolons or tabs between the cells. A fifth of the rows, always the same
             ones, becomes the test set.
         label: the column to predict; without it, the first of ``label``, ``target``, ``y``, or else the last column.
-            Numbers with fractions and more than 20 distinct values are predicted as numbers, all else as classes.
+        task: what its cells mean; without it, what :func:`~gradreg.data.labels.task_of` makes of them.
     """
     header, rows = _read_cells(path)
     target = _label_column(path, header, label)
@@ -37,8 +34,9 @@ def load_table(path: Path, label: str | None = None) -> Dataset:
     for i, cells in columns.items():
         _check_nothing_missing(path, header[i], cells)
     features = [_features(path, header[i], cells) for i, cells in columns.items() if i != target]
+    y = _labels(path, header[target], columns[target], task)
     return assemble_with_test_set(
-        str(path), np.concatenate(features, axis=1), _labels(path, header[target], columns[target])
+        str(path), np.concatenate(features, axis=1), y, task=task, label=f"column {header[target]!r}"
     )
 
 
@@ -93,27 +91,24 @@ def _features(path: Path, name: str, cells: list[str]) -> Array:
     values = np.unique(cells)
     if len(values) > MAX_CATEGORIES:
         raise DataError(
-            f"{path}: column {name!r} has {len(values)} different texts, such as {_not_a_number(cells)!r}: too many to be "
+            f"{path}: column {name!r} has {len(values)} different texts, such as {_first_text(cells)[1]!r}: too many to be "
             f"categories (at most {MAX_CATEGORIES}). Remove the column if it is a name; correct it if it should be numbers."
         )
     return np.eye(len(values))[np.searchsorted(values, cells)]
 
 
-def _labels(path: Path, name: str, cells: list[str]) -> Array:
-    """Texts and whole numbers as classes, many different fractions as numbers to predict."""
+def _labels(path: Path, name: str, cells: list[str], task: Task | None) -> Array:
+    """Numbers where all are, else texts."""
     numbers = _as_numbers(cells)
-    if numbers is None:
-        return np.array(cells)
-    _finite(path, name, numbers)
-    distinct = len(np.unique(numbers))
-    if all(_is_whole(cell) for cell in cells):
-        if distinct > max(MAX_NUMERIC_CLASSES, len(cells) // 2):
-            raise DataError(
-                f"{path}: column {name!r} has {distinct} different whole numbers in {len(cells)} rows, too many to be "
-                "classes. Write them with a decimal point (12.0) to predict them as numbers, or name another label column."
-            )
-        return numbers.astype(np.int64)
-    return numbers if distinct > MAX_NUMERIC_CLASSES else np.array([f"{number:g}" for number in numbers])
+    if numbers is not None:
+        return _finite(path, name, numbers)
+    if task == "regression":
+        number, cell = _first_text(cells)
+        raise DataError(
+            f"{path}, line {number}: column {name!r} is {cell!r}, which is no number to predict. Correct it, name another "
+            "column (label), or say task='classification' (--task classification)."
+        )
+    return np.array(cells)
 
 
 def _as_numbers(cells: list[str]) -> Array | None:
@@ -123,12 +118,9 @@ def _as_numbers(cells: list[str]) -> Array | None:
         return None
 
 
-def _is_whole(cell: str) -> bool:
-    return cell.removeprefix("-").removeprefix("+").isdigit()
-
-
-def _not_a_number(cells: list[str]) -> str:
-    return next(cell for cell in cells if _as_numbers([cell]) is None)
+def _first_text(cells: list[str]) -> tuple[int, str]:
+    """The line and the cell that is no number."""
+    return next((number, cell) for number, cell in enumerate(cells, start=2) if _as_numbers([cell]) is None)
 
 
 def _finite(path: Path, name: str, numbers: Array) -> Array:
