@@ -186,6 +186,13 @@ def test_list_and_data(gradreg: Shell, tmp_path: Path) -> None:
     assert "digits" in gradreg("data", "list").stdout
 
 
+def test_data_info_names_the_columns_that_are_categories(gradreg: Shell, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("size,colour,kind\n1,red,a\n2,blue,b\n3,red,a\n4,green,b\n")
+    shown = " ".join(gradreg("data", "info", "my.csv").stdout.split())
+    assert "columns of categories │ colour: 3" in shown
+    assert json.loads(gradreg("data", "info", "my.csv", "--json").stdout)["columns_of_categories"] == {"colour": 3}
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

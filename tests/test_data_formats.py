@@ -475,6 +475,7 @@ def test_table(table) -> None:
     assert data.task == "classification"
     assert data.class_names == ("cat", "dog")
     assert data.input_shape == (4,)
+    assert data.categories == {"colour": 3}
     rows = np.concatenate([data.x_train, data.x_test])
     assert [1.5, 0, 0, 1] in rows.tolist()
     assert [4, 0, 1, 0] in rows.tolist()
@@ -482,6 +483,7 @@ def test_table(table) -> None:
 
 def test_table_label_column(table) -> None:
     assert table(PETS, label="colour").class_names == ("blue", "green", "red")
+    assert table("a,rank\n" + "1,2\n1,3\n1,4\n1,ace\n" * 3, task="classification").class_names == ("2", "3", "4", "ace")
     assert table("Y,a\n1,2\n0,3\n1,4\n0,5\n").class_names == ("0", "1")
     assert table("\ufeffa;b\n1,5;x\n2,5;z\n1,5;x\n2,5;z\n\n").input_shape == (2,)
     with pytest.raises(DataError, match="label='kin' is no column of .*choose one of weight, colour, kind"):
@@ -507,6 +509,10 @@ def test_table_regression(table) -> None:
     [
         (PETS + "7,,cat\n", r"line 7: column 'colour' has no value \(''\). Fill it in"),
         (PETS + "NaN,red,cat\n", "line 7: column 'weight' has no value"),
+        (PETS + "oops,red,cat\n", "line 7: column 'weight' is 'oops', and most of its cells are numbers. Correct it"),
+        (PETS.replace("2,", "-,"), "line 3: column 'weight' is '-', and most"),
+        (PETS.replace("2,", '"1,5",'), "line 3: column 'weight' is '1,5', and most of .* point"),
+        ("a,price\n1,2.5\n1,3.5\n1,free\n", "line 4: column 'price' is 'free', which is no number to predict"),
         (PETS + "inf,red,cat\n", "line 7: column 'weight' is inf"),
         (PETS + "7,red\n", "line 7 has 2 cells and the header has 3"),
         ("a,b\n", "has 1 lines: expected a header line"),

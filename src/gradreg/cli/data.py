@@ -91,6 +91,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "default_validation_size": validation_size,
         "fingerprint": dataset.fingerprint,
     }
+    if dataset.categories:
+        facts["columns_of_categories"] = {**dataset.categories}
     if dataset.task == "regression":
         return facts | {"outputs": dataset.num_outputs}
     counts = np.bincount(dataset.y_train, minlength=dataset.num_outputs)

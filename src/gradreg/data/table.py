@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -33,11 +34,11 @@ def load_table(path: Path, label: str | None = None, task: Task | None = None) -
     columns = {i: [row[i].strip() for row in rows] for i in range(len(header))}
     for i, cells in columns.items():
         _check_nothing_missing(path, header[i], cells)
-    features = [_features(path, header[i], cells) for i, cells in columns.items() if i != target]
-    y = _labels(path, header[target], columns[target], task)
-    return assemble_with_test_set(
-        str(path), np.concatenate(features, axis=1), y, task=task, label=f"column {header[target]!r}"
-    )
+    y, named = _labels(path, header[target], columns.pop(target), task), f"column {header[target]!r}"
+    features = {i: _features(path, header[i], cells) for i, cells in columns.items()}
+    dataset = assemble_with_test_set(str(path), np.concatenate([*features.values()], axis=1), y, task=task, label=named)
+    categories = {header[i]: features[i].shape[1] for i, cells in columns.items() if _as_numbers(cells) is None}
+    return replace(dataset, categories=categories)
 
 
 def _read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -88,10 +89,16 @@ def _features(path: Path, name: str, cells: list[str]) -> Array:
     numbers = _as_numbers(cells)
     if numbers is not None:
         return _finite(path, name, numbers)[:, None]
+    number, cell = _first_text(cells)
+    if _mostly_numbers(cells):
+        raise DataError(
+            f"{path}, line {number}: column {name!r} is {cell!r}, and most of its cells are numbers. Correct it (decimals "
+            "have a point), or remove the line; if the column holds categories, write none of them as a number."
+        )
     values = np.unique(cells)
     if len(values) > MAX_CATEGORIES:
         raise DataError(
-            f"{path}: column {name!r} has {len(values)} different texts, such as {_first_text(cells)[1]!r}: too many to be "
+            f"{path}: column {name!r} has {len(values)} different texts, such as {cell!r}: too many to be "
             f"categories (at most {MAX_CATEGORIES}). Remove the column if it is a name; correct it if it should be numbers."
         )
     return np.eye(len(values))[np.searchsorted(values, cells)]
@@ -102,11 +109,11 @@ def _labels(path: Path, name: str, cells: list[str], task: Task | None) -> Array
     numbers = _as_numbers(cells)
     if numbers is not None:
         return _finite(path, name, numbers)
-    if task == "regression":
+    if task == "regression" or (task is None and _mostly_numbers(cells)):
         number, cell = _first_text(cells)
         raise DataError(
             f"{path}, line {number}: column {name!r} is {cell!r}, which is no number to predict. Correct it, name another "
-            "column (label), or say task='classification' (--task classification)."
+            "column (label), or say task='classification' (--task classification) if it is a class."
         )
     return np.array(cells)
 
@@ -116,6 +123,11 @@ def _as_numbers(cells: list[str]) -> Array | None:
         return np.array([float(cell) for cell in cells])
     except ValueError:
         return None
+
+
+def _mostly_numbers(cells: list[str]) -> bool:
+    """Whether a text among them is a slip rather than a category."""
+    return 2 * sum(_as_numbers([cell]) is not None for cell in cells) > len(cells)
 
 
 def _first_text(cells: list[str]) -> tuple[int, str]:
