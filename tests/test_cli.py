@@ -132,6 +132,25 @@ def test_own_data_need_no_further_option(gradreg: Shell, tmp_path: Path) -> None
     assert "runs/my-mlp-" in done.stdout
 
 
+def test_the_task_of_own_data_can_be_said_and_goes_on_where_it_stopped(gradreg: Shell, tmp_path: Path) -> None:
+    lines = [f"{i % 7},{20 + i % 40}" for i in range(400)]
+    (tmp_path / "ages.csv").write_text("\n".join(["height,age", *lines]))
+    words = ["compare", "--data", "ages.csv", *QUICK, *ONE_PENALTY]
+    gradreg.monkeypatch.setenv("FORCE_COLOR", "1")  # as on a terminal
+    gradreg.monkeypatch.setenv("COLUMNS", "200")
+    assert "ages.csv: classification, 40 classes; " in gradreg(*words).stderr
+    (classes,) = tmp_path.glob("runs/*")
+    assert "ages.csv: regression, 1 to predict; " in gradreg(*words, "--task", "regression").stderr
+    (quantity,) = set(tmp_path.glob("runs/*")) - {classes}
+    records = list(tmp_path.glob("runs/*/records/*.json"))
+    assert all("mse" in path.read_text() for path in quantity.glob("records/*.json"))
+    gradreg(*words, "--task", "regression")
+    gradreg(*words, "--task", "classification")
+    assert list(tmp_path.glob("runs/*/records/*.json")) == records, "the same study"
+    assert json.loads(gradreg("data", "info", "ages.csv", "--task", "regression", "--json").stdout)["task"] == "regression"
+    assert "mse" in gradreg("train", "--data", "ages.csv", "--task", "regression", "--steps", "5").stdout
+
+
 def test_regression(gradreg: Shell, tmp_path: Path) -> None:
     done = gradreg("compare", "--data", "sin", *QUICK)  # without those penalties that need classes
     assert "error" in done.stdout.lower() or "mse" in done.stdout.lower()
@@ -220,6 +239,9 @@ def test_data_info_names_the_columns_that_are_categories(gradreg: Shell, tmp_pat
         (["compare", "--out", __file__], "is no folder and cannot be made one"),
         (["train", "--out", __file__], "is no folder and cannot be made one"),
         (["train", "--data", ""], "--data is empty"),
+        (["compare", "--task", "regression"], "task='regression' does not apply to digits"),
+        (["data", "info", "sin", "--task", "classification"], "task='classification' does not apply to sin"),
+        (["train", "--task", "ranking"], "task='ranking' is unknown: choose classification or regression"),
         (["train", "--device", "meta"], "choose cpu, cuda or"),
         (["train", "--learning-rate", "1e30", "--steps", "5"], "training diverged"),
         (["compare", "--data", "sin@authors"], "there are none to choose weights on. Use it with gradreg train"),
@@ -254,6 +276,7 @@ def test_help_teaches_and_its_surface_is_frozen(gradreg: Shell, tmp_path: Path) 
             "--balanced",
             "--label",
             "--image-size",
+            "--task",
             "--data-dir",
             "--steps",
             "--batch-size",

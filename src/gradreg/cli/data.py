@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gradreg.data import Dataset, available, default_sizes, find_data_dir, load
+from gradreg.cli.options import load_data
+from gradreg.data import Dataset, available, default_sizes, find_data_dir
 from gradreg.data import prepare as prepare_dataset
 
 app = typer.Typer(no_args_is_help=True, help="List, inspect and download datasets.")
@@ -50,10 +51,11 @@ def info(
     data_dir: DataDir = None,
     label: Annotated[str | None, typer.Option(help="The column to predict, for a table.")] = None,
     image_size: Annotated[int | None, typer.Option(help="The side to resize pictures to.", min=1)] = None,
+    task: Annotated[str | None, typer.Option(help="classification, or regression: what your own labels mean.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Load a dataset and say what is in it."""
-    facts = _facts(load(data, data_dir=data_dir, label=label, image_size=image_size))
+    facts = _facts(load_data(data, data_dir, label, image_size, task))
     if as_json:
         typer.echo(json.dumps(facts))
         return

@@ -48,6 +48,12 @@ Label = Annotated[str | None, typer.Option(help="Column of a CSV that holds the 
 ImageSize = Annotated[
     int | None, typer.Option(help="Resize an image folder to this many pixels.", rich_help_panel=WHAT, min=4)
 ]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        help="classification, or regression: what your own labels mean.", show_default="by labels", rich_help_panel=WHAT
+    ),
+]
 DataDir = Annotated[
     Path | None, typer.Option(help="Folder of prepared datasets.", rich_help_panel=WHAT, envvar="GRADREG_DATA_DIR")
 ]
@@ -206,10 +212,10 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         raise ValueError(f"--model {config.model} has no parameters that require a gradient, so nothing to train.")
 
 
-def load_data(data: str, data_dir: Path | None, label: str | None, image_size: int | None) -> Dataset:
+def load_data(data: str, data_dir: Path | None, label: str | None, image_size: int | None, task: str | None) -> Dataset:
     if not data:
         raise ValueError("--data is empty: name a dataset (gradreg data list), or a .npz, .csv or image folder.")
-    return load(data, data_dir=data_dir, label=label, image_size=image_size)
+    return load(data, data_dir=data_dir, label=label, image_size=image_size, task=task)  # type: ignore[arg-type]
 
 
 def parse_penalties(text: str) -> list[str]:

@@ -59,6 +59,7 @@ def study(
     balanced: o.Balanced = False,
     label: o.Label = None,
     image_size: o.ImageSize = None,
+    task: o.Task = None,
     data_dir: o.DataDir = None,
     steps: o.Steps = None,
     batch_size: o.BatchSize = 50,
@@ -78,7 +79,7 @@ def study(
     ] = None,
     as_json: o.Json = False,
 ) -> None:
-    dataset = o.load_data(data, data_dir, label, image_size)
+    dataset = o.load_data(data, data_dir, label, image_size, task)
     base = o.TrainingOptions.of(ctx).config(dataset)
     o.check_model(base, dataset)
     names = default_penalties(dataset) if penalties is None else penalties

@@ -30,6 +30,7 @@ def train(
     balanced: o.Balanced = False,
     label: o.Label = None,
     image_size: o.ImageSize = None,
+    task: o.Task = None,
     data_dir: o.DataDir = None,
     steps: o.Steps = None,
     batch_size: o.BatchSize = 50,
@@ -47,7 +48,7 @@ def train(
     as_json: o.Json = False,
 ) -> None:
     """Train one model, evaluate it on the test data and save it."""
-    dataset = o.load_data(data, data_dir, label, image_size)
+    dataset = o.load_data(data, data_dir, label, image_size, task)
     base = o.TrainingOptions.of(ctx).config(dataset)
     o.check_model(base, dataset)
     config = add_penalties(base, penalty or [], seed)
