@@ -191,6 +191,22 @@ def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
         assert message in gradreg("compare", "--model", name, code=2).stderr
 
 
+def test_a_class_beside_its_blocks_is_trained_and_loaded_from_other_folders(gradreg: Shell, tmp_path: Path) -> None:
+    for folder in ("code", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "code" / "blocks_of_mine.py").write_text("from torch.nn import Flatten, Linear, Sequential")
+    (tmp_path / "code" / "mine.py").write_text(
+        "from blocks_of_mine import Flatten, Linear, Sequential\n"
+        "class Net(Sequential):\n    def __init__(self, num_outputs):\n"
+        "        super().__init__(Flatten(), Linear(64, num_outputs))\n"
+    )
+    gradreg("compare", "--model", "code/mine.py:Net", *QUICK, *ONE_PENALTY, "--workers", "2")
+    gradreg("train", "--model", "code/mine.py:Net", "--steps", "5", "--out", "model")
+    code = "from gradreg.training.checkpoint import load_model as load; print(type(load('../model').model).__name__)"
+    shown = subprocess.run([sys.executable, "-c", code], cwd=tmp_path / "elsewhere", capture_output=True, text=True)
+    assert shown.stdout == "Net\n", shown.stderr
+
+
 def test_a_narrow_terminal_keeps_every_column(gradreg: Shell) -> None:
     gradreg("compare", *QUICK, *ONE_PENALTY, "--out", "study")
     gradreg.monkeypatch.setenv("COLUMNS", "50")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,3 +98,92 @@ def test_resnet_counts_halving_levels() -> None:
     model.pool.register_forward_hook(lambda module, args, output: sizes.append(args[0].shape))
     model(torch.randn(2, 3, 16, 16))
     assert sizes == [(2, 16, 4, 4)]
+
+
+# Models of the user's own, in a file
+
+OWN = """
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+import sys
+from pathlib import Path
+from dataclasses import dataclass
+
+from torch import nn
+
+@dataclass
+class Sizes:
+    width: int = 4
+
+class Net(nn.Sequential):
+    def __init__(self, input_shape, num_outputs):
+        super().__init__(nn.Flatten(), nn.Linear(math.prod(input_shape), num_outputs))
+
+def make(input_shape, num_outputs, width=Sizes.width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(input_shape), width), nn.Linear(width, num_outputs))
+
+class Maker:
+    def __call__(self, input_shape, num_outputs):
+        return make(input_shape, num_outputs, 5)
+
+small, callable_object, network = functools.partial(make, width=8), Maker(), nn.Linear(2, 2)
+"""
+
+
+@pytest.mark.parametrize(("name", "width"), [("Net", 3), ("make", 4), ("small", 8), ("callable_object", 5)])
+def test_own_model_in_a_file(tmp_path: Path, name: str, width: int) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text(OWN)
+    model = models.build(f"{path}:{name}", (1, 2, 2), 3)
+    assert model(torch.rand(2, 1, 2, 2)).shape == (2, 3)
+    assert model[1].out_features == width
+    assert models.source_fingerprint(f"{path}:{name}") == hashlib.sha256(OWN.encode()).hexdigest()[:16]
+
+
+def test_own_model_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "module_of_ones_own.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("Net", "make", "small", "callable_object"):
+        found = models.source_fingerprint(f"module_of_ones_own:{name}")
+        assert found == hashlib.sha256(OWN.encode()).hexdigest()[:16], name
+
+
+def test_own_model_that_is_a_network_already(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    with pytest.raises(ValueError, match="network is one network, and every run needs one of its own"):
+        models.build(f"{tmp_path}/mine.py:network", (2,), 2)
+
+
+def test_own_model_with_modules_beside_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From another folder, at the top of the file or later; each file has those beside it."""
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    before = [*sys.path]
+    for width in (3, 4):
+        folder = tmp_path / str(width)
+        (folder / "beside_package").mkdir(parents=True)
+        (folder / "beside_package" / "__init__.py").write_text(f"width = {width}")
+        (folder / "beside.py").write_text("from torch.nn import Linear as Block\nfrom beside_package import width")
+        (folder / "beside_later.py").write_text(f"scale = {width}")
+        (folder / "mine.py").write_text(
+            "from beside import Block, width\ndef net(num_outputs):\n    from beside_later import scale\n"
+            "    return Block(width * scale, num_outputs)\n"
+        )
+        assert models.build(f"../{width}/mine.py:net", (1,), 2).in_features == width**2
+    assert sys.path == before
+
+
+def test_a_changed_neighbour_is_another_model(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from next_door import width\nfrom torch import nn\ndef net(): return nn.Linear(width, 2)"
+    )
+    (tmp_path / "next_door.py").write_text("width = 3")
+    name = f"{tmp_path}/mine.py:net"
+    first = models.source_fingerprint(name)
+    assert models.source_fingerprint(name) == first
+    (tmp_path / "next_door.py").write_text("width = 44")
+    assert models.source_fingerprint(name) != first
+    assert models.build(name, (1,), 2).in_features == 44

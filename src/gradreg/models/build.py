@@ -6,7 +6,9 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -36,8 +38,8 @@ def build(
     Args:
         name: ``lenet``, ``lenet_bn`` (batch norm in the place of dropout), ``lenet_wide`` (four times the filters and
             units), ``resnet``, ``resnet18``, ``mlp``; or ``package.module:function`` or ``file.py:function``, for a function
-            that returns a module. It is given those of ``input_shape``, ``num_outputs``, ``dropout`` and ``generator`` that
-            it takes.
+            or class that makes a module. It is given those of ``input_shape``, ``num_outputs``, ``dropout`` and
+            ``generator`` that it takes.
         input_shape: ``(channels, height, width)`` or ``(features,)``.
         num_outputs: classes, or numbers to predict.
         dropout: rate of dropout; None for the model's default.
@@ -79,10 +81,11 @@ def _mlp(input_shape: tuple[int, ...], num_outputs: int, dropout: float, generat
 def _own(
     name: str, input_shape: tuple[int, ...], num_outputs: int, dropout: float | None, generator: Generator | None
 ) -> nn.Module:
-    make = _function(name)
     offered = {"input_shape": input_shape, "num_outputs": num_outputs, "dropout": dropout, "generator": generator}
-    taken = inspect.signature(make).parameters
-    model = make(**{key: value for key, value in offered.items() if key in taken and value is not None})
+    with _neighbours(name):
+        make = _function(name)
+        taken = inspect.signature(make).parameters
+        model = make(**{key: value for key, value in offered.items() if key in taken and value is not None})
     if not isinstance(model, nn.Module):
         raise TypeError(f"{name} returned {type(model).__name__}, expected a torch.nn.Module.")
     return model
@@ -91,21 +94,38 @@ def _own(
 def source_fingerprint(name: str) -> str:
     """Hash of the file that the user's own model is written in, so that a changed model is another run; empty for ours.
 
+    The files beside it that it imports count as part of it.
+
     >>> source_fingerprint("lenet")
     ''
     """
     if ":" not in name:
         return ""
-    path = inspect.getsourcefile(_function(name))
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16] if path else ""
+    with _neighbours(name) as neighbours:
+        made, where = _function(name), name.rpartition(":")[0]
+    files = [where, *_files(neighbours)] if where.endswith(".py") else [_source(made) or _module(where).__file__]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files if file)).hexdigest()[:16]
+
+
+def _source(made: Callable[..., Any]) -> str | None:
+    """Where it is defined, which need not be where it was found; None for what only was made there, a partial or object."""
+    try:
+        return inspect.getsourcefile(made)
+    except (TypeError, OSError):
+        return None
+
+
+def _files(modules: Iterable[str]) -> list[str]:
+    return [file for name in sorted(modules) if (file := getattr(sys.modules[name], "__file__", None))]
 
 
 def _function(name: str) -> Callable[..., Any]:
     where, _, function = name.rpartition(":")
-    module = _module(where)
-    if not callable(getattr(module, function, None)):
+    made: Callable[..., Any] | None = getattr(_module(where), function, None)
+    if isinstance(made, nn.Module):
+        raise ValueError(f"{name} is one network, and every run needs one of its own: give a function that makes it.")
+    if not callable(made):
         raise ValueError(f"{where} has no function {function!r}: give package.module:function or file.py:function.")
-    made: Callable[..., Any] = getattr(module, function)
     return made
 
 
@@ -113,15 +133,54 @@ def _module(where: str) -> ModuleType:
     if where.endswith(".py") and not Path(where).is_file():
         raise ValueError(f"there is no file {where!r}: check the path of your model.")
     try:
-        return _from_file(where) if where.endswith(".py") else importlib.import_module(where)
+        return _from_file(Path(where).resolve()) if where.endswith(".py") else importlib.import_module(where)
     except Exception as error:
         raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
 
 
-def _from_file(path: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(Path(path).stem, path)
+def _from_file(path: Path) -> ModuleType:
+    name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"  # one that no other module has
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # where its dataclasses look for their names
     spec.loader.exec_module(module)
     return module
+
+
+#: Modules that were imported from beside a user's file.
+_imported: set[str] = set()
+
+
+@contextmanager
+def _neighbours(name: str) -> Iterator[set[str]]:
+    """Lets a file import the modules beside it, and tells which it did.
+
+    Each time anew: another file may have others of the same names beside it.
+    """
+    path = Path(name.rpartition(":")[0]).resolve()
+    if path.suffix != ".py":
+        yield set()
+        return
+    while _imported:
+        sys.modules.pop(_imported.pop(), None)
+    known = set(sys.modules)
+    sys.path.insert(0, str(path.parent))
+    try:
+        yield _imported
+    finally:
+        sys.path.remove(str(path.parent))
+        new = set(sys.modules) - known
+        beside = {top for top in map(_top, new) if top not in known and _is_beside(top, path)}
+        _imported.update(module for module in new if _top(module) in beside)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+def _is_beside(module: str, path: Path) -> bool:
+    """Whether a module or package is an entry of the file's folder, and not in a virtual environment further down."""
+    found = sys.modules.get(module)
+    place = next(iter(getattr(found, "__path__", ())), getattr(found, "__file__", None))
+    return place is not None and Path(place).parent == path.parent and Path(place) != path
