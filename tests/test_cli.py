@@ -9,18 +9,25 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
 
 pytest.importorskip("typer")
 
+from gradreg import Objective
 from gradreg.bench.tables import read
 from gradreg.cli.main import main
+from gradreg.cli.options import OF_CLASSES
 from gradreg.papers.varga2018 import experiments
+from gradreg.penalties import PENALTIES
 
 QUICK = ["--runs", "2", "--tuning-runs", "1", "--steps", "8", "--workers", "1"]
 ONE_PENALTY = ["--penalties", "spect_reg", "--weights", "spect_reg=0.01,0.1"]
@@ -151,6 +158,21 @@ def test_the_task_of_own_data_can_be_said_and_goes_on_where_it_stopped(gradreg: 
     assert "mse" in gradreg("train", "--data", "ages.csv", "--task", "regression", "--steps", "5").stdout
 
 
+@pytest.mark.parametrize("name", PENALTIES)
+def test_penalties_that_need_classes_are_known(name: str) -> None:
+    objective = Objective(F.mse_loss, PENALTIES[name](weight=1.0))
+    with pytest.raises(ValueError, match="needs") if name in OF_CLASSES else nullcontext():
+        objective(nn.Linear(2, 1), torch.rand(4, 2), torch.rand(4, 1))
+
+
+def test_penalties_of_classes_are_refused_for_several_quantities(gradreg: Shell, tmp_path: Path) -> None:
+    rng = np.random.Generator(np.random.PCG64(0))
+    np.savez(tmp_path / "two.npz", x=rng.normal(size=(100, 3)), y=rng.normal(size=(100, 2)))
+    words = ["compare", "--data", "two.npz", *QUICK, "--out", "study", "--penalties"]
+    assert "penalty 'jac_reg' needs classes" in gradreg(*words, "spect_reg,jac_reg", code=2).stderr
+    assert not (tmp_path / "study").exists(), "nothing is trained before"
+
+
 def test_regression(gradreg: Shell, tmp_path: Path) -> None:
     done = gradreg("compare", "--data", "sin", *QUICK)  # without those penalties that need classes
     assert "error" in done.stdout.lower() or "mse" in done.stdout.lower()
@@ -257,6 +279,9 @@ def test_data_info_names_the_columns_that_are_categories(gradreg: Shell, tmp_pat
         (["train", "--data", ""], "--data is empty"),
         (["compare", "--task", "regression"], "task='regression' does not apply to digits"),
         (["data", "info", "sin", "--task", "classification"], "task='classification' does not apply to sin"),
+        (["compare", "--data", "sin", "--penalties", "spect_reg,jac_reg"], "penalty 'jac_reg' needs classes, and the"),
+        (["tune", "--data", "sin", "--penalties", "LabelSmoothing"], "choose from spect_reg, double_back, frob_reg"),
+        (["train", "--data", "sin", "--penalty", "one_hot=1"], "--task classification"),
         (["train", "--task", "ranking"], "task='ranking' is unknown: choose classification or regression"),
         (["train", "--device", "meta"], "choose cpu, cuda or"),
         (["train", "--learning-rate", "1e30", "--steps", "5"], "training diverged"),

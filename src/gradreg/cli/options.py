@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -232,6 +232,21 @@ def parse_penalties(text: str) -> list[str]:
                 f"penalty {name!r} is unknown: choose from {', '.join(PENALTIES)} (gradreg list explains them)."
             )
     return names
+
+
+#: Those that read the output as logits of classes.
+OF_CLASSES = ("jac_reg", "one_hot", "top_k", "softmax_projection", "confidence_penalty", "label_smoothing")
+
+
+def check_penalties(names: Iterable[str], dataset: Dataset) -> None:
+    """Refuse penalties that mean nothing for the task, before anything is trained with them."""
+    for name in names:
+        if dataset.task == "regression" and name in OF_CLASSES:
+            raise ValueError(
+                f"penalty {name!r} needs classes, and the labels of {dataset.name} are a quantity: choose from "
+                f"{', '.join(one for one in PENALTIES if one not in OF_CLASSES)}. If labels of your own are classes, say "
+                "--task classification."
+            )
 
 
 def parse_weighted(text: str) -> Penalty:

@@ -83,6 +83,7 @@ def study(
     base = o.TrainingOptions.of(ctx).config(dataset)
     o.check_model(base, dataset)
     names = default_penalties(dataset) if penalties is None else penalties
+    o.check_penalties(o.parse_penalties(names), dataset)
     plan = make_plan(base, names, weights or [], runs, tuning_runs, search, tune_baseline)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
