@@ -215,7 +215,7 @@ class Objective:
             )
         penalties = [repr(replace(job.penalty, weight=1.0, schedule=ALWAYS)) for job in active]
         settings = plain_attributes(self.loss) if isinstance(self.loss, nn.Module) else ()
-        return id(self.loss), settings, *(tensor.data_ptr() for tensor in tensors), *penalties
+        return id(self.loss), *settings, *(tensor.data_ptr() for tensor in tensors), *penalties
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""

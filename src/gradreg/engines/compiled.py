@@ -95,25 +95,32 @@ class Compiled:
             state = _state_of(optimizer)
             return self, model, optimizer, state, _signature(model, tensors), structure, tuple(weights), what, twice
 
-        prepared = kept.pop(place(), None)
+        now = place()
+        prepared = kept.pop(now, None)
         if prepared is None:
             check_not_wrapped(model)
             check_not_compiled(model)
             with torch.inference_mode(False):  # what is made there could not be trained with later
                 prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
-        if replays and prepared.draws:
+            if replays:
+                self._check_draws_the_same(prepared)
+            _make_room(kept)
+            now = place()  # which tracing may have changed
+        kept[now] = prepared  # the latest last
+        return prepared(tensors, list(weights.values()), key)
+
+    def _check_draws_the_same(self, prepared: Prepared) -> None:
+        if draws(prepared.program.graph):
             raise DifferentiationError(
                 "the model has random operations of its own (beside dropout), and this step runs it again, for "
                 f"{self.inner.name!r} or a penalty with batch_norm='frozen' or 'running': inside 'compiled' the second pass "
                 f"would draw other numbers. Use engine={self.inner.name!r} without 'compiled'."
             )
-        _make_room(kept)
-        kept[place()] = prepared  # the latest last, under what tracing may have changed
-        return prepared(tensors, list(weights.values()), key)
 
 
 #: Graphs that an objective keeps.
 MOST_GRAPHS = 8
+_PLAIN = frozenset((bool, int, float, str))
 NO_TRANSFORM = (
     "(If the step works with engine='double_backward', the compiled engine is in its way: it goes through torch.func, "
     "which has no way through recurrent layers, torch.utils.checkpoint, or a custom autograd function without "
@@ -182,11 +189,6 @@ class Prepared:
             copies = torch._foreach_mul(self.gradients, 1)
             total = _Known.apply(total, len(copies), *copies, *self.parameters.values())  # type: ignore[no-untyped-call]
         return total, loss, named, logits
-
-    @property
-    def draws(self) -> bool:
-        """Whether the graph has random operations of PyTorch's, which draw anew in each pass."""
-        return draws(self.program.graph)
 
     def _first_outputs(self) -> list[Tensor]:
         """Where the outputs go. Parameters that turn out to have no gradient count as frozen, as eager mode has it."""
@@ -310,15 +312,15 @@ class _Known(Function):
         return None, None, *[None] * len(gradients), *gradients
 
 
-def plain_attributes(module: nn.Module) -> tuple[tuple[str, Any], ...]:
+def plain_attributes(module: nn.Module) -> list[Any]:
     """Numbers and words that a module keeps, which become part of the graph: modes, rates, temperatures."""
-    return tuple((name, value) for name, value in vars(module).items() if isinstance(value, (int, float, str)))
+    return [value for value in vars(module).values() if type(value) in _PLAIN]
 
 
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
     """All that a traced graph depends on but for values."""
     shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
-    modes = [plain_attributes(module) for module in model.modules()]
+    modes = [value for module in model.modules() for value in plain_attributes(module)]
     places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
     places += [(0, b.data_ptr(), b.dtype, False) for b in model.buffers()]
     device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"
