@@ -39,9 +39,9 @@ def files() -> list[Path]:
 
 
 def generated() -> str:
-    """All that is between the markers of the page."""
+    """All tables."""
     tables = [f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()]
-    return "\n\n".join([_goals(), *tables, _cores(), _operations(), _lanes(), _kernels(), _convolutions()])
+    return "\n\n".join([*tables, _cores(), _operations(), _lanes(), _kernels(), _convolutions()])
 
 
 def _about(path: Path) -> str:
@@ -50,7 +50,7 @@ def _about(path: Path) -> str:
     return f"gradreg {line['gradreg']} ({line['git'] or 'no revision'}), torch {line['torch']}, {line['finished']}."
 
 
-def _goals() -> str:
+def goals() -> str:
     """What was aimed at, and what was measured."""
     resnet = read(next(RESULTS.glob("resnet_bf16_*.csv")))
     fleet = {precision: read(next(RESULTS.glob(f"lenet_fleet_{precision}_*.csv"))) for precision in ("tf32", "bf16")}
@@ -258,11 +258,15 @@ def draw() -> None:
 
 def main() -> None:
     draw()
-    before, _, rest = PAGE.read_text().partition("<!-- generated -->\n")
-    after = rest.partition("<!-- /generated -->")[2]
-    PAGE.write_text(f"{before}<!-- generated -->\n{generated()}\n<!-- /generated -->{after}")
-    before, _, rest = README.read_text().partition("<!-- speed -->\n")
-    README.write_text(f"{before}<!-- speed -->\n{speed()}\n<!-- /speed -->{rest.partition('<!-- /speed -->')[2]}")
+    _between(PAGE, "goals", goals())
+    _between(PAGE, "generated", generated())
+    _between(README, "speed", speed())
+
+
+def _between(path: Path, marker: str, text: str) -> None:
+    before, _, rest = path.read_text().partition(f"<!-- {marker} -->\n")
+    after = rest.partition(f"<!-- /{marker} -->")[2]
+    path.write_text(f"{before}<!-- {marker} -->\n{text}\n<!-- /{marker} -->{after}")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import statistics
 from collections.abc import Mapping
 from dataclasses import replace
@@ -80,7 +81,19 @@ def generated() -> str:
         parts += [f"## `{name}`: {experiment.title}", f"{experiment.where}.", "\n".join(body(experiment, records[name]))]
         parts += [_picture(figure) for figure in FIGURES.get(name, ())]
         parts += [_factor_on_sin()] if name == "table7" else []
-    return "\n\n".join(parts)
+    return "\n\n".join([parts[0], _contents(parts), *parts[1:]])
+
+
+def _contents(parts: list[str]) -> str:
+    """A line of links to the headings."""
+    headings = [part.removeprefix("## ") for part in parts if part.startswith("## ")]
+    links = [f"[{heading.partition(':')[0].replace('`', '')}](#{_anchor(heading)})" for heading in headings]
+    return "Contents: " + " · ".join(links) + "."
+
+
+def _anchor(heading: str) -> str:
+    """As GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def summary() -> str:

@@ -107,6 +107,7 @@ def test_benchmark_page_is_that_of_the_results() -> None:
     document = document_of("benchmarks")
     page = (ROOT / "docs" / "benchmarks.md").read_text()
     assert f"<!-- generated -->\n{document.generated()}\n<!-- /generated -->" in page
+    assert f"<!-- goals -->\n{document.goals()}\n<!-- /goals -->" in page
     assert f"<!-- speed -->\n{document.speed()}\n<!-- /speed -->" in (ROOT / "README.md").read_text()
 
 
