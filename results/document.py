@@ -5,37 +5,33 @@ from __future__ import annotations
 import csv
 import re
 import statistics
-from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import seeds
 from best import BUDGETS, PENALTIES, PUBLISHED, final, gain, page, ranked
 from best import draw as draw_best
 from scipy.stats import bootstrap
+from seeds import OURS, THEIRS, recorded
 
 from gradreg.bench.tables import read
-from gradreg.papers.experiment import Experiment, arm_id, distinct_runs
-from gradreg.papers.judge import Judged, claims_tested, judge
+from gradreg.papers.experiment import arm_id, distinct_runs
+from gradreg.papers.judge import judge
 from gradreg.papers.results import Results, run_id
 from gradreg.papers.tuned import can_be_tuned, tuned, tuning_of
 from gradreg.papers.varga2018 import experiments, protocol
 from gradreg.penalties import GradientPenalty, WeightDecay
 from gradreg.report.drawing import house_style
-from gradreg.report.reproduction import Records, body, cells, claim_cells, headline, table
+from gradreg.report.reproduction import body, cells, headline, table
 from gradreg.report.reproduction_figures import CAPTIONS, draw
-from gradreg.study.statistics import Difference, Summary, welch
-from gradreg.study.verdict import p_text
-from gradreg.training import RunConfig, RunRecord
+from gradreg.study.statistics import Summary
+from gradreg.training import RunConfig
 
 ROOT = Path(__file__).parent.parent
 PAGE, README, IMAGES = ROOT / "docs" / "reproduction.md", ROOT / "README.md", ROOT / "docs" / "images"
 BEST = ROOT / "docs" / "best.md"
 BENCHMARKS = ROOT / "benchmarks" / "results"
-PROTOCOL = "authors_code"
 COMPILED = ("plain compiled", "compiled")
-#: Experiment, row and column.
-Place = tuple[str, str, str]
 #: Searches for the best accuracy, in the order of their page.
 TASKS = {
     "mnist": "Small MNIST: the paper's LeNet",
@@ -52,25 +48,20 @@ FIGURES = {
 }
 
 
-def recorded(protocol: str = PROTOCOL) -> dict[str, Records]:
-    results = Results(ROOT / "results" / "varga2018" / protocol)
-    return {name: results.load(experiment) for name, experiment in experiments(protocol).items()}
-
-
 def generated() -> str:
     """All that is between the markers of the page."""
-    known, records = experiments(PROTOCOL), recorded()
+    known, records = experiments(OURS), recorded()
     parts = [
-        f"**{headline(list(known.values()), records)}** {_count_with_their_seeds()}",
+        f"**{headline(list(known.values()), records)}** {seeds.count_with_their_seeds()}",
         _progress(),
         "## Disagreements first",
-        _disagreements(),
+        seeds.disagreements(),
         _two_test_sets(),
         _on_the_cpu(),
         _picture("differences"),
         "## Small MNIST with the authors' own seeds",
-        _authors_seeds(),
-        _images_or_weights(),
+        seeds.tables_and_claims(),
+        seeds.images_or_weights(),
     ]
     if with_own := _with_own_weights():
         parts += ["## Weights of our own choice", with_own, _by_weight()]
@@ -101,7 +92,7 @@ def summary() -> str:
     task = max(filter(final, ("mnist", "mnist_wide")), key=lambda task: ranked(task)[0][1].mean)
     (first, best), *_ = ranked(task)
     return (
-        f"{headline(list(experiments(PROTOCOL).values()), recorded())}\n{_count_with_their_seeds()}\n{_gain_by_size()}\n"
+        f"{headline(list(experiments(OURS).values()), recorded())}\n{seeds.count_with_their_seeds()}\n{_gain_by_size()}\n"
         f"The best mean that was found for small MNIST is "
         f"{100 * best.mean:.2f}\n({first.arm}; {TASKS[task].partition(': ')[2]}; tuned on validation data); the paper's "
         f"best is {PUBLISHED[task]:.2f}."
@@ -110,7 +101,7 @@ def summary() -> str:
 
 def _gain_by_size() -> str:
     """What the best gradient penalty gains on MNIST, by the number of training images."""
-    found = {one.cell.place: one.ours for one in judge(experiments(PROTOCOL)["train_size"], recorded()["train_size"])}
+    found = {one.cell.place: one.ours for one in judge(experiments(OURS)["train_size"], recorded()["train_size"])}
     gains = {}
     for size in ("500", "2000", "5000", "20000"):
         baseline, *others = (found[size, arm] for arm in ("Baseline", "DoubleBack", "SpectReg"))
@@ -138,7 +129,7 @@ def _on_the_cpu() -> str:
     arms = {
         arm_id(cell.config): cell.column
         for name in ("table3", "table6")
-        for cell in experiments(PROTOCOL)[name].cells
+        for cell in experiments(OURS)[name].cells
         if cell.row != "CP"
     }
     known = {
@@ -160,152 +151,6 @@ def _on_the_cpu() -> str:
     )
 
 
-def _with_their_seeds() -> dict[Place, Judged]:
-    """The cells of small MNIST from the authors' seeds, by table, row and column."""
-    return _places("authors_seeds", recorded("authors_seeds"))
-
-
-def _with_their_seeds_on_the_cpu(tested_on: str) -> dict[Place, Judged]:
-    """The same on one of the two sets of test images, for the arms that were run on the CPU, too."""
-    known = experiments("authors_seeds")
-    with (ROOT / "results" / "varga2018" / "authors_seeds.csv").open() as file:
-        records = [
-            RunRecord(
-                config=replace(known[line["table"]].cell(line["row"], line["column"]).config, seed=int(line["seed"])),
-                metrics={"accuracy": float(line[tested_on])},
-            )
-            for line in csv.DictReader(file)
-        ]
-    return _places("authors_seeds", dict.fromkeys(known, records))
-
-
-def _places(protocol: str, records: Mapping[str, Records]) -> dict[Place, Judged]:
-    """The cells of a protocol that were run."""
-    judged = ((name, one) for name, e in experiments(protocol).items() for one in judge(e, records[name]))
-    return {(name, *one.cell.place): one for name, one in judged if one.ours is not None}
-
-
-def _count_with_their_seeds() -> str:
-    """How many cells agree if those of small MNIST are taken from the authors' seeds."""
-    theirs = _with_their_seeds()
-    published = [one for one in theirs.values() if one.cell.published is not None]
-    verdicts = [one.verdict for one in (_places(PROTOCOL, recorded()) | theirs).values() if one.cell.published is not None]
-    return (
-        "From the training images and initial weights of the authors' own seeds "
-        f"{[one.verdict for one in published].count('agrees')} of the {len(published)} cells of small MNIST agree,\nand so "
-        f"{verdicts.count('agrees')} of all {len(verdicts)}."
-    )
-
-
-def _disagreements() -> str:
-    """The cells that differ with our seeds or with the authors'."""
-    theirs, rows = _with_their_seeds(), []
-    for place, one in _places(PROTOCOL, recorded()).items():
-        other = theirs.get(place)
-        if "differs" in (one.verdict, other and other.verdict):
-            line, beside = cells(one), ["", "differs"] if other is None else [cells(other)[3], f"{other.verdict} then"]
-            rows.append([place[0], *line[:6], *beside])
-    rows.sort(key=lambda row: ("differs", "differs then", "agrees then").index(row[-1]))
-    headers = ("experiment", "", "", "published", "ours", "n", "difference [95 %]", "from the authors' seeds", "verdict")
-    return "\n".join(table(headers, rows))
-
-
-def _authors_seeds() -> str:
-    ours, theirs = _places(PROTOCOL, recorded()), _with_their_seeds()
-    on_the_cpu = [_with_their_seeds_on_the_cpu(name) for name in ("last_10000_of_training", "official")]
-    rows = []
-    for place, one in theirs.items():
-        line = cells(one)
-        again = [cells(found[place])[3] if place in found else "" for found in on_the_cpu]
-        rows.append([place[0], *line[:3], cells(ours[place])[3], *line[3:], *again])
-    text = (
-        "The authors' code draws images and initial weights by numpy's generator with the seeds 1 to 10, which gives the "
-        "same today. These runs are trained on those and tested on the images that the authors tested on; dropout, "
-        "projections and batches are ours. One H200, TensorFloat-32 (`gradreg reproduce table1 table2 table3 table6 "
-        "--protocol authors_seeds --data mnist`). The last two columns have arms of it again, on the CPU in single "
-        "precision (`results/authors_seeds.py`): on the authors' test images, and on the official ones."
-    )
-    headers = (
-        "",
-        "",
-        "",
-        "published",
-        "our seeds",
-        "their seeds",
-        "n",
-        "difference [95 %]",
-        "verdict",
-        "CPU",
-        "CPU, official",
-    )
-    picture = f"![With their seeds](images/reproduction_authors_seeds.png)\n\n*{CAPTIONS['differences']}*"
-    return "\n\n".join([text, "\n".join(table(headers, rows)), picture, _claims_by_seeds()])
-
-
-def _claims_by_seeds() -> str:
-    """The claims on small MNIST that come out otherwise with the authors' seeds."""
-    rows = []
-    for name, experiment in experiments("authors_seeds").items():
-        theirs = _outcomes(experiment, recorded("authors_seeds")[name])
-        ours = _outcomes(experiments(PROTOCOL)[name], recorded()[name])
-        rows += [[name, text, *ours[text], *theirs[text]] for text in theirs if ours[text][2] != theirs[text][2]]
-    text = (
-        f"{len(rows)} of the claims on these tables come out otherwise with their seeds than with ours; all others come out "
-        "alike, significant or not, with both:"
-    )
-    headers = ("", "claim", "our seeds", "p", "outcome", "their seeds", "p", "outcome")
-    return text + "\n\n" + "\n".join(table(headers, rows))
-
-
-def _outcomes(experiment: Experiment, records: Records) -> dict[str, list[str]]:
-    """Difference, p and outcome of the claims that could be tested."""
-    lines = (claim_cells(one) for one in claims_tested(experiment, judge(experiment, records)))
-    return {line[0]: line[1:] for line in lines if line[-1] != "not run"}
-
-
-def _images_or_weights() -> str:
-    drawn = {
-        ("ours", "ours"): _baselines("two_test_sets"),
-        ("theirs", "ours"): _baselines("images_or_weights", images="theirs"),
-        ("ours", "theirs"): _baselines("images_or_weights", images="ours"),
-        ("theirs", "theirs"): _baselines("authors_seeds", row="No CP", column="Baseline"),
-    }
-    rows = []
-    for whose, runs in drawn.items():
-        summary = Summary.of([accuracy for _, accuracy in runs])
-        rows.append([*whose, f"{summary.mean:.2f} ({summary.std:.2f})", f"{summary.n}"])
-    by_images = {
-        whose: _by_images(drawn[whose, "ours"]) + _by_images(drawn[whose, "theirs"]) for whose in ("ours", "theirs")
-    }
-    images = welch(_by_images(drawn["theirs", "ours"] + drawn["theirs", "theirs"]), by_images["ours"])
-    weights = welch(*([accuracy for _, accuracy in drawn["ours", whose]] for whose in ("theirs", "ours")))
-    text = (
-        "Is it their images or their initial weights? Baselines with one of the two, each of their ten seeds three times "
-        "(`results/images_or_weights.py`), beside those of the table above with both, and the further ones with neither "
-        f"(`results/two_test_sets.py`), on the authors' test images. Their images gain {_interval(images)} (over the means "
-        f"of their 10 draws and {len(by_images['ours'])} of ours), their initial weights {_interval(weights)} (on images of "
-        "ours), by Welch's test."
-    )
-    return text + "\n\n" + "\n".join(table(("training images", "initial weights", "accuracy", "n"), rows))
-
-
-def _interval(one: Difference) -> str:
-    return f"{one.mean:+.2f} [{one.low:+.2f}, {one.high:+.2f}], {p_text(one.p_value)}"
-
-
-def _baselines(name: str, **where: str) -> list[tuple[str, float]]:
-    """Seed of the images, and accuracy on the authors' test images, of the lines of a file that have these values."""
-    with (ROOT / "results" / "varga2018" / f"{name}.csv").open(newline="") as file:
-        lines = [line for line in csv.DictReader(file) if where.items() <= line.items()]
-    return [(line.get("images_seed") or line["seed"], 100 * float(line["last_10000_of_training"])) for line in lines]
-
-
-def _by_images(runs: list[tuple[str, float]]) -> list[float]:
-    """The mean of all runs on the same images."""
-    images = dict.fromkeys(seed for seed, _ in runs)
-    return [statistics.fmean(accuracy for seed, accuracy in runs if seed == one) for one in images]
-
-
 def _factor_on_sin() -> str:
     """The paper's “reduction in MSE by a factor of 10”, which is no test of two means."""
     found = {name: _factor(name) for name in ("table7", "sin_domain")}
@@ -318,7 +163,7 @@ def _factor_on_sin() -> str:
 
 def _factor(name: str) -> str:
     """The mean error of the baseline over that of SpectReg with 0.03, with its 95 % interval."""
-    judged = {one.cell.column: one.ours for one in judge(experiments(PROTOCOL)[name], recorded()[name])}
+    judged = {one.cell.column: one.ours for one in judge(experiments(OURS)[name], recorded()[name])}
     samples = [np.array(summary.values) for column in ("0", "0.03") if (summary := judged[column]) is not None]
 
     def ratio(of: np.ndarray, to: np.ndarray, axis: int = -1) -> np.ndarray:
@@ -331,7 +176,7 @@ def _factor(name: str) -> str:
 def _progress() -> str:
     with (ROOT / "results" / "varga2018" / "mnist_progress.csv").open() as file:
         last = {name: int(number) for name, number in list(csv.DictReader(file))[-1].items()}
-    known = experiments(PROTOCOL).values()
+    known = experiments(OURS).values()
     runs = sum(config.data == "mnist" for config in distinct_runs(known))
     return (
         f"{last['runs']} of the {runs} runs on MNIST, 10 000 steps each, were done after {last['seconds']} s on one H200, "
@@ -356,12 +201,12 @@ def _by_the_text() -> str:
     """Cells of MNIST under the protocol of the paper's text beside those under the protocol of the authors' code."""
     theirs, records, rows = recorded(), recorded("paper"), []
     for name, experiment in experiments("paper").items():
-        beside = {one.cell.place: cells(one) for one in judge(experiments(PROTOCOL)[name], theirs[name])}
+        beside = {one.cell.place: cells(one) for one in judge(experiments(OURS)[name], theirs[name])}
         lines = (cells(one) for one in judge(experiment, records[name]) if one.ours is not None)
         rows += [[name, *line[:3], beside[line[0], line[1]][3], *line[3:5]] for line in lines]
     text = (
         f"The text gives Adam a learning rate of {protocol('paper').mnist().learning_rate:g}, the authors' code has "
-        f"{protocol(PROTOCOL).mnist().learning_rate:g}. It also says balanced subsets, penalties on the "
+        f"{protocol(OURS).mnist().learning_rate:g}. It also says balanced subsets, penalties on the "
         "loss's own forward pass, and means for sums. One H200, the same seeds."
     )
     headers = ("experiment", "", "", "published", "by the code", "by the text", "n")
@@ -370,8 +215,8 @@ def _by_the_text() -> str:
 
 def _with_own_weights() -> str:
     """Cells with the weights of the appendix beside the same with weights chosen on validation data."""
-    folder, rows = Results(ROOT / "results" / "varga2018" / f"{PROTOCOL}_tuned"), []
-    for name, experiment in experiments(PROTOCOL).items():
+    folder, rows = Results(ROOT / "results" / "varga2018" / f"{OURS}_tuned"), []
+    for name, experiment in experiments(OURS).items():
         tried = folder.load(tuning_of(experiment)) if can_be_tuned(experiment) else []
         theirs = {one.cell.place: one for one in judge(experiment, recorded()[name])}
         chosen = tuned(experiment, tried) if tried else experiment
@@ -388,9 +233,9 @@ def _with_own_weights() -> str:
 
 def _by_weight() -> str:
     """Section 2.2: “Regularization based on the logits is significantly more robust to choice of hyperparameter.”"""
-    folder, found = Results(ROOT / "results" / "varga2018" / f"{PROTOCOL}_tuned"), {}
+    folder, found = Results(ROOT / "results" / "varga2018" / f"{OURS}_tuned"), {}
     for name in ("table3", "table6"):
-        for record in folder.load(tuning_of(experiments(PROTOCOL)[name])):
+        for record in folder.load(tuning_of(experiments(OURS)[name])):
             _, *others = record.config.penalties  # the first is weight decay
             if len(others) == 1:
                 found.setdefault(others[0].name, {}).setdefault(others[0].weight, []).append(record.metrics["accuracy"])
@@ -445,7 +290,7 @@ def _time_left() -> str:
         *_, three = (float(line["ms_per_step_and_run"]) for line in csv.DictReader(file))
     lanes = three / resnet["spect_reg"]
     done = {run_id(record.config) for records in recorded().values() for record in records}
-    runs = [config for config in distinct_runs(experiments(PROTOCOL).values()) if run_id(config) not in done]
+    runs = [config for config in distinct_runs(experiments(OURS).values()) if run_id(config) not in done]
     lines = []
     for data, ms, shared in (("cifar10", resnet, lanes), ("cifar100", resnet, lanes), ("tinyimagenet", resnet18, 1.0)):
         left = [config for config in runs if config.data == data]
@@ -508,8 +353,8 @@ def _between(path: Path, marker: str, text: str) -> None:
 
 
 def main() -> None:
-    seeds = "authors_seeds"
-    figures = draw(experiments(PROTOCOL), recorded()) | {seeds: draw(experiments(seeds), recorded(seeds))["differences"]}
+    figures = draw(experiments(OURS), recorded())
+    figures[THEIRS] = draw(experiments(THEIRS), recorded(THEIRS))["differences"]
     for name, figure in figures.items():
         with house_style():
             figure.savefig(IMAGES / f"reproduction_{name}.png", dpi=120)
