@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help compare test lint types contract unit slow gpu constraints clean
+.PHONY: help compare test lint types contract unit gpu constraints clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -30,9 +30,6 @@ contract: .venv/installed  ## a layer imports only from those below it
 
 unit: .venv/installed  ## tests and the examples in the documentation
 	$(BIN)/python -m pytest -q -n 2
-
-slow: .venv/installed  ## the tests that take longer
-	$(BIN)/python -m pytest -q -m slow
 
 gpu: .venv/installed  ## the tests that need a CUDA device
 	$(BIN)/python -m pytest -q -m gpu
