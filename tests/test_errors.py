@@ -353,7 +353,7 @@ def test_what_is_of_the_wrong_kind(make, kind: type[Exception], message: str) ->
 
 
 def test_numbers_of_numpy_are_numbers() -> None:
-    assert gr.SpectReg(weight=np.float32(0.5)).weight == 0.5
+    assert repr(gr.SpectReg(weight=np.float32(0.5))) == "SpectReg(weight=0.5)"
 
 
 def test_a_seed_is_no_generator_and_a_number_no_output() -> None:

@@ -350,3 +350,31 @@ def test_dropout_in_a_checkpointed_part_has_the_same_mask_when_it_is_run_again()
     assert (weights * weights.grad).sum() == out
     with DrawnDropout(Draws.of_seed(0)):
         assert torch.equal(F.dropout(torch.ones(1000), 0.5), plain)  # whose numbers it leaves to others
+
+
+class NormalisingInPlace(nn.Module):
+    """Normalises its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x -= 0.5
+        return self.last(self.first(x).tanh())
+
+
+@pytest.mark.parametrize("engine", ["double_backward", "linearized", "finite_difference", "compiled"])
+def test_passes_on_an_input_that_is_changed_in_place_do_not_meet(engine: str) -> None:
+    torch.manual_seed(0)
+    model, x, y = NormalisingInPlace().double(), torch.randn(4, 3, dtype=torch.float64), torch.tensor([0, 1, 0, 1])
+    hidden, own = gr.FrobReg(weight=1, wrt="first"), gr.JacReg(weight=1, forward="fresh")
+
+    def values(*penalties: gr.Penalty, engine: str = "double_backward") -> dict[str, Tensor]:
+        terms = gr.Objective(F.cross_entropy, *penalties, engine=engine)(model, x.clone(), y)
+        terms.total.backward()
+        return terms.penalties
+
+    expected = values(hidden) | values(own)
+    for name, value in values(hidden, own, engine=engine).items():
+        torch.testing.assert_close(value, expected[name])

@@ -40,6 +40,8 @@ class Penalty(ABC):
             raise TypeError(
                 f"{type(self).__name__}: weight={self.weight!r} must be a number, not {type(self.weight).__name__}."
             )
+        if not isinstance(self.weight, (int, float)):
+            object.__setattr__(self, "weight", float(self.weight))  # numpy's numbers cannot be written to records
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise ValueError(
                 f"{type(self).__name__}: weight={self.weight!r} must be a finite number of at least 0: "
