@@ -131,8 +131,10 @@ def test_cifar_under_each_protocol() -> None:
         "authors_code": 50_000,
         "authors_seeds": 50_000,
         "paper": 50_000,
-        "short": 5000,
+        "short": 2500,
     }
+    assert found["short"].learning_rate == 0.2
+    assert found["short"].learning_rate * 2500 == found["authors_code"].learning_rate * 50_000  # weight decay does as much
     assert weight(found["authors_code"], gr.SpectReg) == weight(found["short"], gr.SpectReg) == 0.003
     assert weight(found["paper"], gr.SpectReg) == 0.03
     assert found["authors_code"].optimizer == "sgd"
@@ -491,6 +493,6 @@ def test_tune_and_run(tmp_path: Path) -> None:
 def test_the_short_protocol_says_that_it_is_short() -> None:
     short, whole = experiments("short"), experiments()
     for name, experiment in short.items():
-        told = any("a tenth of the paper's steps" in text for text in experiment.deviations)
+        told = any("a twentieth of the paper's steps" in text for text in experiment.deviations)
         assert told == (name in ("table1", "table4", "full_data"))
-        assert not any("a tenth" in text for text in whole[name].deviations)
+        assert not any("a twentieth" in text for text in whole[name].deviations)

@@ -7,6 +7,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
@@ -76,7 +77,10 @@ class Executor:
         if not fleets:
             return
         if not self._workers:
-            self._workers.append(_Workers(self.num_workers, self.dataset, self.device, self.store.folder))
+            workers = _Workers(self.num_workers, self.dataset, self.device, self.store.folder)
+            self._workers.append(workers)
+            # Left to itself the pool ends beside the interpreter, which then sometimes finds its pipe closed.
+            weakref.finalize(self, workers.close)
         try:
             for records in self._workers[0].train(fleets):
                 yield from records
@@ -97,7 +101,12 @@ class _Workers:
         for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets]):
             yield finished.result()
 
+    def close(self) -> None:
+        """Let the processes end, and wait for it."""
+        self._pool.shutdown()
+
     def stop(self) -> None:
+        """End the processes, whatever they do."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         for worker in set(multiprocessing.active_children()) - self._others:
             worker.terminate()
