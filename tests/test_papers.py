@@ -135,6 +135,7 @@ def test_cifar_under_each_protocol() -> None:
     }
     assert found["short"].learning_rate == 0.2
     assert found["short"].learning_rate * 2500 == found["authors_code"].learning_rate * 50_000  # weight decay does as much
+    assert (found["short"].num_evaluations, found["authors_code"].num_evaluations) == (1, 20)  # as many steps apart
     assert weight(found["authors_code"], gr.SpectReg) == weight(found["short"], gr.SpectReg) == 0.003
     assert weight(found["paper"], gr.SpectReg) == 0.03
     assert found["authors_code"].optimizer == "sgd"

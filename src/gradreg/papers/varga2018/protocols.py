@@ -85,6 +85,7 @@ class Protocol:
             num_steps=50_000 // shorter,
             batch_size=128,
             precision="bf16",
+            num_evaluations=20 // shorter,
         )
         return self._drawn(config)
 
