@@ -19,6 +19,7 @@ from gradreg.models import build
 from gradreg.training import RunConfig, RunRecord, run, schedule
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
+from gradreg.training.evaluator import Evaluator, Scales
 from gradreg.training.metrics import evaluation_batch
 from gradreg.training.resident import prepare
 from gradreg.training.schedule import batches, evaluation_steps
@@ -111,6 +112,16 @@ def test_metrics_are_those_of_the_model() -> None:
     np.testing.assert_allclose(trained.record.gradient_norms["test"], expected, atol=2e-5)
     squares = sum(float(p.detach().square().sum()) for p in trained.model.parameters() if p.ndim > 1)
     assert trained.record.metrics["squared_weight_norm"] == pytest.approx(squares, rel=1e-5)
+
+
+def test_measuring_slopes_keeps_nothing_for_a_backward_pass() -> None:
+    """What a graph by the parameters holds would grow from point to point: for the ResNet to tens of gigabytes."""
+    dataset = toy()
+    trained = run(config(dataset), dataset)
+    data = prepare(dataset, config(dataset), torch.device("cpu"))
+    evaluator = Evaluator(config(dataset), dataset.task, trained.model, torch.device("cpu"))
+    norms = evaluator.gradient_norms(dict(trained.model.named_parameters()), Scales.of(data), data.evaluated.x)
+    assert not norms.requires_grad
 
 
 def test_regression_is_trained_scaled_and_reported_in_its_own_unit() -> None:

@@ -59,7 +59,9 @@ class Evaluator:
 
     def gradient_norms(self, tensors: Tensors, scales: Scales, x: Tensor) -> Tensor:
         """Frobenius norm of the outputs' Jacobian by the standardised inputs."""
-        with evaluating(self.model), FastTwice():  # cuDNN's batch norm cannot be vectorised where channels come last
+        # Without no_grad the graph by the parameters grows from point to point. FastTwice, since cuDNN's batch norm cannot
+        # be vectorised where channels come last.
+        with torch.no_grad(), evaluating(self.model), FastTwice():
             return metrics.gradient_norms(self._call(tensors), standardised(x, scales.mean, scales.std), JACOBIAN_BATCH)
 
     def autocast(self) -> torch.autocast:
