@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,7 +104,10 @@ def test_interrupted_it_ends_at_once_and_goes_on_later(tmp_path: Path) -> None:
         "2",
         *ONE_PENALTY,
     ]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    listening = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # what a shell starts in the background ignores it
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=listening
+    )
     records = tmp_path / "study" / "records"
     deadline = time.monotonic() + 90
     while len(list(records.glob("*.json"))) < 2 and time.monotonic() < deadline:

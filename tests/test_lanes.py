@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg.data import Dataset
-from gradreg.engines import Auto, Compiled, DoubleBackward, Linearized
+from gradreg.engines import Auto, Compiled, DoubleBackward, Linearized, program
 from gradreg.engines.program import TraceError
 from gradreg.training import RunConfig, run
 from gradreg.training import together as module
@@ -73,6 +73,25 @@ def test_batch_norm_and_convolutions() -> None:
         num_evaluations=1,
     )
     assert_equal_to_runs_alone([replace(own, seed=seed) for seed in range(2)], data)
+
+
+def test_lanes_of_one_study_trace_a_step_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it trains for longer, or is evaluated elsewhere; what computes something else is traced by itself."""
+    data, traced, codes, trace = toy(), [], {}, program.trace
+    monkeypatch.setattr(program, "trace", lambda *given: traced.append(1) or trace(*given))
+    base = config(data, penalties=PENALTIES, precision="fp64", num_steps=6, validation_size=10, dropout=0.3)
+
+    def train(one: RunConfig) -> int:
+        for trained in Lanes([replace(one, seed=seed) for seed in range(3)], data, device="cpu", codes=codes).train():
+            alone = run(trained.record.config, data)
+            assert trained.record.metrics == pytest.approx(alone.record.metrics, rel=1e-6)
+        return len(traced)
+
+    longer = replace(base, num_steps=9, num_evaluations=1, evaluate_on="validation", learning_rate=0.02)
+    heavier = replace(longer, penalties=tuple(replace(penalty, weight=0.2) for penalty in PENALTIES))
+    assert [train(one) for one in (base, longer, heavier)] == [1, 1, 1]
+    assert train(replace(base, dropout=0.1)) == 2
+    assert train(replace(base, penalties=PENALTIES[:1])) == 3
 
 
 class Counting(nn.Module):
@@ -200,7 +219,7 @@ def test_what_lanes_gave_before_they_failed_is_not_run_again(monkeypatch: pytest
     monkeypatch.setattr(module, "_pays", lambda *_: False)
     monkeypatch.setattr(module, "lanes_pay", lambda configs, kind: len(configs) > 1)
 
-    def failing(configs, dataset, device, snapshots):
+    def failing(configs, dataset, device, *, snapshots, codes):
         yield run(configs[0], dataset).record
         raise torch.OutOfMemoryError
 

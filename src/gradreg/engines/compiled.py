@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +19,7 @@ from gradreg.engines.double_backward import DoubleBackward, check_not_compiled
 from gradreg.engines.forward_pass import Pass, RandomState, random_state_of
 from gradreg.engines.inputs import Inputs
 from gradreg.engines.parallel import check_not_wrapped
-from gradreg.engines.program import Program, TraceError, draws
+from gradreg.engines.program import Code, Program, TraceError, draws
 from gradreg.engines.twice import FastTwice
 from gradreg.parts import begin_part_at_gradient
 
@@ -39,6 +39,8 @@ class Compiled:
 
     Attributes:
         inner: the engine that is compiled.
+        codes: what was compiled for one model serves for others that differ from it in the values of their parameters and
+            buffers alone, if their engines share this dictionary: for those who train one architecture again and again.
 
     Cost: that of the inner engine, without overhead; tens of seconds to compile on a GPU. Convolutions may gain from
     ``torch.backends.cudnn.benchmark = True``, set before the first of them.
@@ -47,6 +49,7 @@ class Compiled:
     name: ClassVar[str] = "compiled"
 
     inner: Engine = DoubleBackward()  # noqa: RUF009
+    codes: dict[Any, Code] | None = field(default=None, compare=False, repr=False)
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
         return self.inner.evaluate(model, inputs, wrt=wrt, how=how)
@@ -91,17 +94,21 @@ class Compiled:
         tensors, structure = pytree.tree_flatten(data)
         _check_data(tensors)
 
+        def alike() -> tuple[Any, ...]:
+            return self, _signature(model, tensors), structure, tuple(weights), what, twice
+
         def place() -> tuple[Any, ...]:
-            state = _state_of(optimizer)
-            return self, model, optimizer, state, _signature(model, tensors), structure, tuple(weights), what, twice
+            return *alike(), model, optimizer, _state_of(optimizer), _places(model)
 
         now = place()
         prepared = kept.pop(now, None)
         if prepared is None:
             check_not_wrapped(model)
             check_not_compiled(model)
+            own, codes = (alike(), _layout(model)), {} if self.codes is None else self.codes
             with torch.inference_mode(False):  # what is made there could not be trained with later
-                prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer)
+                prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer, codes.get(own))
+            codes[own] = prepared.program.code
             if replays:
                 self._check_draws_the_same(prepared)
             _make_room(kept)
@@ -140,6 +147,7 @@ class Prepared:
         weights: dict[str, float],
         twice: bool,
         optimizer: torch.optim.Optimizer | None = None,
+        code: Code | None = None,
     ) -> None:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         if not self.parameters:
@@ -164,7 +172,7 @@ class Prepared:
             numbers = len(self.outputs)
             judged = range(numbers), range(numbers, numbers + len(self.gradients))
             with random_state_of(RandomState.now(device), device):
-                self.program = Program(self._step, state, self._inputs(), judged=judged, after=after)
+                self.program = Program(self._step, state, self._inputs(), judged=judged, after=after, code=code)
         except TraceError as error:
             raise DifferentiationError(
                 f"{error}. The compiled engine needs a model whose control flow depends on shapes alone: use "
@@ -318,11 +326,25 @@ def plain_attributes(module: nn.Module) -> list[Any]:
 
 
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
-    """All that a traced graph depends on but for values."""
-    shapes = [(t.shape, t.stride(), t.dtype, t.device) if isinstance(t, Tensor) else t for t in tensors]
+    """What a traced graph depends on but for values, and for what the model computes with which parameters."""
+    shapes = [_look(t) if isinstance(t, Tensor) else t for t in tensors]
     modes = [value for module in model.modules() for value in plain_attributes(module)]
-    places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
-    places += [(0, b.data_ptr(), b.dtype, False) for b in model.buffers()]
     device = tensors[0].device.type if tensors and isinstance(tensors[0], Tensor) else "cpu"
     precision = (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device), torch.get_float32_matmul_precision())
-    return tuple(shapes), tuple(modes), tuple(places), precision
+    return tuple(shapes), tuple(modes), precision
+
+
+def _look(tensor: Tensor) -> tuple[Any, ...]:
+    return tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+
+
+def _places(model: nn.Module) -> tuple[Any, ...]:
+    """Where the graph finds the parameters and buffers."""
+    places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
+    return *places, *((0, b.data_ptr(), b.dtype, False) for b in model.buffers())
+
+
+def _layout(model: nn.Module) -> tuple[Any, ...]:
+    """What parameters and buffers there are."""
+    parameters = [(name, p.requires_grad, *_look(p)) for name, p in model.named_parameters()]
+    return *parameters, *((name, False, *_look(b)) for name, b in model.named_buffers())

@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -71,6 +72,14 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 
 
+@dataclass(frozen=True, eq=False)
+class Code:
+    """What a step does, whatever tensors it does it to: as traced, and on a GPU as compiled."""
+
+    graph: GraphModule
+    compiled: Callable[..., Any] | None = None
+
+
 class Program:
     """A step that is traced once and then run again and again on the same tensors.
 
@@ -86,6 +95,7 @@ class Program:
             like size: what it puts out, and its gradients or their moments.
         after: what to do at the end of every step beyond the traced operations, such as an optimizer's own kernels. On a
             GPU it becomes part of the captured graph.
+        code: of a program of the same step on other tensors of the same shapes and layouts; nothing is traced then.
 
     PyTorch's statistics of peak memory start anew at the capture: afterwards they tell what a step needs.
     """
@@ -98,19 +108,28 @@ class Program:
         *,
         judged: Groups,
         after: Callable[[], object] | None = None,
+        code: Code | None = None,
     ) -> None:
         self.state, self.inputs, self.judged, self.after = list(state), list(inputs), judged, after or _nothing
-        with torch.no_grad():
-            self.graph = trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs)
+        self.code = code or self._traced(step)
         self._replay_captured: Callable[[], None] | None = None
         if self.state[0].is_cuda:
             with self._as_traced(), torch.cuda.device(self.state[0].device):
                 self._replay_captured = self._captured()
-        else:
+        elif code is None:
             simplify(self.graph)
+
+    @property
+    def graph(self) -> GraphModule:
+        """As traced."""
+        return self.code.graph
 
     def __call__(self) -> None:
         (self._replay_captured or self._replay)()
+
+    def _traced(self, step: Step) -> Code:
+        with torch.no_grad():
+            return Code(trace(lambda state, inputs: step(state, inputs), _copies(self.state), self.inputs))
 
     def _replay(self) -> None:
         with self._as_traced():
@@ -127,7 +146,7 @@ class Program:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            compiled = compiled_and_checked(self.graph, self.state, self.inputs, self.judged)
+            compiled = self._compiled()
         torch.cuda.current_stream().wait_stream(stream)
         gc.collect()  # what tracing left behind would stay beside the graph's own memory
         captured = torch.cuda.CUDAGraph()
@@ -138,6 +157,15 @@ class Program:
             self.after()
         _forget_workspaces()
         return captured.replay
+
+    def _compiled(self) -> Callable[..., Any]:
+        """Compiled now, or what was compiled before after a trial, so that nothing is loaded during the capture."""
+        if self.code.compiled is not None:
+            _after(self.code.compiled, self.state, self.inputs, self.judged)
+            return self.code.compiled
+        compiled = compiled_and_checked(self.graph, self.state, self.inputs, self.judged)
+        self.code = Code(self.graph, compiled)
+        return compiled
 
 
 def _forget_workspaces() -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from gradreg.data import Dataset
 from gradreg.study.records import Store
 from gradreg.training import RunConfig, RunRecord
+from gradreg.training.lanes import Codes
 from gradreg.training.snapshot import forget_snapshot
 from gradreg.training.together import in_fleets, in_lanes, train_together
 
@@ -41,6 +42,7 @@ class Executor:
     num_workers: int = 1
     watch: Watcher | None = None
     _workers: list[_Workers] = field(default_factory=list, init=False, repr=False, compare=False)
+    _codes: Codes = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def __call__(self, configs: Iterable[RunConfig]) -> list[RunRecord]:
         """The records of these configs, in their order. Whatever is finished when it is interrupted stays recorded."""
@@ -71,7 +73,7 @@ class Executor:
             here, fleets = groups, []
         yield from self._with_workers(fleets)
         for group in here:
-            yield from train_together(group, self.dataset, self.device, self.store.folder)
+            yield from train_together(group, self.dataset, self.device, self.store.folder, self._codes)
 
     def _with_workers(self, fleets: list[list[RunConfig]]) -> Iterator[RunRecord]:
         if not fleets:

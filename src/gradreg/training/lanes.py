@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from gradreg.data import Dataset
 from gradreg.draws import Draws
 from gradreg.engines import Auto, Compiled, DoubleBackward
 from gradreg.engines.forward_pass import Pass, RandomState, call, random_state_of
-from gradreg.engines.program import TraceError
+from gradreg.engines.program import Code, TraceError
 from gradreg.objective import Terms
 from gradreg.step import Step
 from gradreg.training.config import RunConfig
@@ -29,6 +29,8 @@ from gradreg.training.snapshot import Snapshot
 
 #: How many runs share a GPU. A third still gains something on an H200 with the CIFAR ResNet.
 NUM_LANES = 3
+#: Compiled steps by what they train, for all lanes that share this.
+Codes = dict[RunConfig, dict[Any, Code]]
 #: Seconds that the steps between two points of a curve may take on the GPU once they are all under way.
 STANDSTILL = 600.0
 
@@ -47,6 +49,7 @@ class Lanes:
         device: where.
         num_lanes: how many at a time.
         snapshots: a folder to keep runs in on their way; those that were stopped go on from there.
+        codes: steps that earlier lanes compiled on the same data, to go on with.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Lanes:
         device: str = "cuda",
         num_lanes: int = NUM_LANES,
         snapshots: Path | None = None,
+        codes: Codes | None = None,
     ) -> None:
         if len({_shape_in_a_lane(config) for config in configs}) != 1:
             raise ValueError(
@@ -65,6 +69,7 @@ class Lanes:
             )
         self.configs, self.dataset, self.device = list(configs), dataset, torch.device(device)
         self.num_lanes, self.snapshots = min(num_lanes, len(self.configs)), snapshots
+        self.codes = ({} if codes is None else codes).setdefault(_step_of(self.configs[0]), {})
 
     def train(self) -> Iterator[Trained]:
         """The runs, in the order in which they end. Between them the global random state and numerics are the caller's."""
@@ -81,7 +86,7 @@ class Lanes:
     def _ended(self) -> Iterator[Trained]:
         self._check_model()
         waiting = iter(self.configs)
-        lanes = [Lane(self.configs[0], self.dataset, self.device) for _ in range(self.num_lanes)]
+        lanes = [Lane(self.configs[0], self.dataset, self.device, self.codes) for _ in range(self.num_lanes)]
         running = [lane.train(config, self.snapshots) for lane, config in zip(lanes, waiting, strict=False)]
         while running:
             for place, (lane, steps) in enumerate(zip(lanes, running, strict=True)):
@@ -110,7 +115,9 @@ class Lanes:
 class Lane:
     """A model, its optimizer and its captured step, for one run after the other."""
 
-    def __init__(self, config: RunConfig, dataset: Dataset, device: torch.device) -> None:
+    def __init__(
+        self, config: RunConfig, dataset: Dataset, device: torch.device, codes: dict[Any, Code] | None = None
+    ) -> None:
         self.config, self.dataset, self.device = config, dataset, device
         self.data: RunData | None = None
         self.evaluate_at = evaluation_steps(config)
@@ -121,7 +128,7 @@ class Lane:
                 self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             self.optimizer = make_optimizer(config, self.model)
             self.objective = objective_of(config, dataset.task)
-            self.objective.engine = compiled(self.objective.engine)
+            self.objective.engine = compiled(self.objective.engine, codes)
             self.step = Step(self.objective, self.model, self.optimizer)
 
     def train(self, config: RunConfig, snapshots: Path | None = None) -> Iterator[Trained | None]:
@@ -202,6 +209,11 @@ def _shape_in_a_lane(config: RunConfig) -> RunConfig:
     return replace(shape_of(replace(config, penalties=penalties)), dropout=config.dropout)
 
 
+def _step_of(config: RunConfig) -> RunConfig:
+    """The same for runs whose steps do the same to tensors of the same shapes."""
+    return replace(_shape_in_a_lane(config), num_steps=1, num_evaluations=1, drops=(), evaluate_on="test", validation_size=0)
+
+
 @torch.no_grad()
 def _copy(source: nn.Module, target: nn.Module) -> None:
     """All parameters and buffers, also those that are not part of the state dict."""
@@ -213,8 +225,8 @@ def _tensors(model: nn.Module) -> list[Tensor]:
     return [*model.parameters(), *model.buffers()]
 
 
-def compiled(engine: object) -> Compiled:
+def compiled(engine: object, codes: dict[Any, Code] | None = None) -> Compiled:
     """The engine as one graph."""
     if isinstance(engine, Compiled):
-        return engine
-    return Compiled(DoubleBackward() if isinstance(engine, Auto) else engine)  # type: ignore[arg-type]
+        return replace(engine, codes=codes)
+    return Compiled(DoubleBackward() if isinstance(engine, Auto) else engine, codes)  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import gc
 import math
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -18,7 +19,7 @@ from gradreg.engines.program import TraceError
 from gradreg.penalties import GradientPenalty
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import Fleet, shape_of
-from gradreg.training.lanes import Lanes
+from gradreg.training.lanes import Codes, Lanes
 from gradreg.training.record import RunRecord
 from gradreg.training.run import initial_model, run
 
@@ -88,10 +89,15 @@ def _even(total: int, at_most: int) -> int:
 
 
 def train_together(
-    configs: list[RunConfig], dataset: Dataset, device: str, snapshots: Path | None = None
+    configs: list[RunConfig],
+    dataset: Dataset,
+    device: str,
+    snapshots: Path | None = None,
+    codes: Codes | None = None,
 ) -> Iterator[RunRecord]:
     """The records of these runs: of one fleet, or of halves of it where memory does not suffice; in lanes if the network
-    is large; one after the other where it cannot be traced. All but fleets go on from their snapshots.
+    is large; one after the other where it cannot be traced. All but fleets go on from their snapshots, and lanes with what
+    others compiled for the same data.
     """
     small = len(configs) > 1 and _pays(configs[0], dataset, torch.device(device).type)
     if not small and not lanes_pay(configs, torch.device(device).type):
@@ -99,7 +105,8 @@ def train_together(
         return
     done: set[str] = set()
     try:
-        for record in _in_a_fleet(configs, dataset, device) if small else _in_lanes(configs, dataset, device, snapshots):
+        lanes = partial(_in_lanes, snapshots=snapshots, codes=codes)
+        for record in (_in_a_fleet if small else lanes)(configs, dataset, device):
             done.add(record.config.key)
             yield record
         return
@@ -117,7 +124,7 @@ def train_together(
         yield from (run(config, dataset, device=device, snapshots=snapshots).record for config in left)
         return
     for start in range(0, len(left), size):
-        yield from train_together(left[start : start + size], dataset, device, snapshots)
+        yield from train_together(left[start : start + size], dataset, device, snapshots, codes)
 
 
 def _in_a_fleet(configs: list[RunConfig], dataset: Dataset, device: str) -> Iterator[RunRecord]:
@@ -130,9 +137,11 @@ def _free_memory() -> None:
     torch.cuda.empty_cache()
 
 
-def _in_lanes(configs: list[RunConfig], dataset: Dataset, device: str, snapshots: Path | None) -> Iterator[RunRecord]:
+def _in_lanes(
+    configs: list[RunConfig], dataset: Dataset, device: str, *, snapshots: Path | None, codes: Codes | None
+) -> Iterator[RunRecord]:
     """Rates of dropout are part of a captured step."""
     for rate in dict.fromkeys(config.dropout for config in configs):
         members = [config for config in configs if config.dropout == rate]
-        lanes = Lanes(members, dataset, device=device, snapshots=snapshots)
+        lanes = Lanes(members, dataset, device=device, snapshots=snapshots, codes=codes)
         yield from (trained.record for trained in lanes.train())
