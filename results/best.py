@@ -1,16 +1,14 @@
 """The best accuracy on small training sets: recipes with and without gradient penalties, searched equally hard.
 
 ``python results/best.py mnist`` adds what is missing to ``results/best``: runs that are there are not made again.
-``mnist_wide`` is LeNet with four times the filters, ``cifar10`` the paper's ResNet. ``--recipes baseline SpectReg`` searches
-these alone, so that several calls can share the work. ``--candidates 4 --steps 100`` and so on is for a trial; give it
-another ``--out``.
+``mnist_wide`` is LeNet with four times the filters, ``cifar10`` the paper's ResNet. ``--candidates 4 --steps 100`` and so on
+is for a trial; give it another ``--out``.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,14 +19,16 @@ from matplotlib.figure import Figure
 
 from gradreg.data import load
 from gradreg.papers.experiment import Cell, Experiment, arm_id
-from gradreg.papers.results import Results
+from gradreg.papers.results import Results, run_id
 from gradreg.papers.varga2018 import protocol
 from gradreg.penalties import ConfidencePenalty, DoubleBack, Penalty, SpectReg, WeightDecay
 from gradreg.report.drawing import COLOURS, FAINT
 from gradreg.report.reproduction import table
 from gradreg.study.execute import Executor, default_workers
-from gradreg.study.recipes import Budget, Found, Range, Recipe, search
+from gradreg.study.plan import mean_score
+from gradreg.study.recipes import Budget, Range, Recipe, search
 from gradreg.study.records import Store
+from gradreg.study.search import Execute
 from gradreg.study.statistics import Difference, Row, Summary, compare_arms, paired
 from gradreg.study.verdict import p_text
 from gradreg.training import RunConfig, RunRecord
@@ -60,14 +60,15 @@ RANGES = {
 #: The paper's best mean in per cent: DoubleBack with the confidence penalty, SpectReg with weight decay.
 PUBLISHED = {"mnist": 98.07, "mnist_wide": 98.07, "cifar10": 59.24}
 MEAN: dict[str, Any] = {"fmt": "o", "color": COLOURS[0], "capsize": 3}
+SPLITS = ("test", "validation")
 #: Of the budget, on the command line.
-KNOBS = ("candidates", "finalists", "tuning_runs", "runs")
+KNOBS = ("candidates", "refined", "finalists", "tuning_runs", "runs")
 BUDGETS = {
     "mnist": Budget(),
     "mnist_wide": Budget(num_candidates=24, num_finalists=4, num_tuning_runs=4, num_runs=10),
-    "cifar10": Budget(num_candidates=10, num_finalists=2, num_tuning_runs=3, num_runs=5),
+    "cifar10": Budget(num_candidates=10, num_refined=8, num_finalists=2, num_tuning_runs=2, num_runs=5, longer=3),
 }
-#: Fewer than the paper's, so that the search takes minutes.
+#: Of a candidate; fewer than the paper's, so that the search takes minutes.
 STEPS = {"mnist_wide": 5000, "cifar10": 800}
 PENALTIES: dict[str, tuple[Penalty, ...]] = {
     "baseline": (DECAY,),
@@ -96,50 +97,77 @@ def recipes(task: str, num_steps: int | None = None) -> list[Recipe]:
     return [Recipe(name=name, base=base(own), ranges=ranges(own)) for name, own in PENALTIES.items()]
 
 
-def kept(task: str, found: Sequence[Found] = ()) -> tuple[Experiment, Experiment]:
-    """What was chosen, and all that was tried, as results are kept."""
-    chosen = [Cell(row=task, column=one.recipe.name, config=one.config) for one in found]
-    tried = [
-        Cell(row=one.recipe.name, column=str(number), config=replace(record.config, seed=0))
-        for one in found
-        for number, record in enumerate(one.tuning)
-    ]
-    where = "beyond the paper"
-    return (
-        Experiment(id=task, title=f"Best accuracy on small {task}", where=where, cells=tuple(chosen)),
-        Experiment(id=f"{task}_tuning", title=f"Validation runs of {task}", where=where, cells=tuple(tried)),
+def kept(task: str, evaluate_on: str, records: Sequence[RunRecord] = ()) -> Experiment:
+    """What these records are kept as: the tests of what was chosen, or all that was tried on validation data."""
+    tests = evaluate_on == "test"
+    configs = [replace(record.config, seed=0) for record in records if record.config.evaluate_on == evaluate_on]
+    return Experiment(
+        id=task if tests else f"{task}_tuning",
+        title=f"Best accuracy on small {task}" if tests else f"Validation runs of {task}",
+        where="beyond the paper",
+        cells=tuple(Cell(row=task, column=str(number), config=config) for number, config in enumerate(configs)),
     )
 
 
+def load_runs(task: str, evaluate_on: str, folder: Path = OUT) -> list[RunRecord]:
+    """The runs that are kept."""
+    return Results(folder).load(kept(task, evaluate_on))
+
+
+def keep(task: str, records: Sequence[RunRecord], folder: Path = OUT) -> None:
+    """Write these runs to the results."""
+    for evaluate_on in SPLITS:
+        Results(folder).add(kept(task, evaluate_on, records), records)
+
+
+def only_missing(task: str, execute: Execute, folder: Path = OUT) -> Execute:
+    """Runs what is not kept yet."""
+
+    def run(configs: Sequence[RunConfig]) -> list[RunRecord]:
+        known = {run_id(one.config): one for split in SPLITS for one in load_runs(task, split, folder)}
+        made = execute([config for config in configs if run_id(config) not in known])
+        known |= {run_id(record.config): record for record in made}
+        return [replace(known[run_id(config)], config=config) for config in configs]
+
+    return run
+
+
 def page(task: str, folder: Path = OUT) -> str:
-    """What was found, as markdown: the recipes with the numbers chosen for them, best first."""
-    configs = {record.config.arm: record.config for record in final(task, folder)}
-    validation: dict[str, list[float]] = {}
-    for record in Results(folder).load(kept(task)[1]):
-        validation.setdefault(arm_id(replace(record.config, evaluate_on="test")), []).append(record.metrics["accuracy"])
+    """What was found, as markdown: the recipes with the numbers chosen for them, best first, then those without tests."""
+    picked, tested = chosen(task, folder), ranked(task, folder)
     lines = [
         [
             row.arm,
-            _numbers(configs[row.arm]),
-            f"{100 * statistics.fmean(validation[arm_id(configs[row.arm])]):.2f}",
+            *_choice(picked.pop(row.arm)),
             f"{100 * summary.mean:.2f} ({100 * (summary.std or 0):.2f})",
             str(summary.n),
             "" if row.difference is None else _difference(row.difference),
         ]
-        for row, summary in ranked(task, folder)
+        for row, summary in tested
     ]
+    lines += [[name, *_choice(runs), "not run yet", "0", ""] for name, runs in picked.items()]
     headers = ("recipe", "chosen on validation", "validation", "test", "n", "test, minus baseline [95 %], p (Holm)")
     return "\n".join(table(headers, lines))
 
 
+def chosen(task: str, folder: Path = OUT) -> dict[str, list[RunRecord]]:
+    """By recipe the validation runs of the finalist that was best, or of the candidate as long as there are none."""
+    tried: dict[str, dict[str, list[RunRecord]]] = {name: {} for name in PENALTIES}
+    for record in map(_named, load_runs(task, "validation", folder)):
+        tried[record.config.arm].setdefault(arm_id(record.config), []).append(record)
+    return {name: max(own.values(), key=_how_far) for name, own in tried.items() if own}
+
+
 def final(task: str, folder: Path = OUT) -> list[RunRecord]:
-    """The test runs, each named by its recipe."""
-    return [_named(record) for record in Results(folder).load(kept(task)[0])]
+    """The test runs of what was chosen, each named by its recipe."""
+    arms = {arm_id(replace(runs[0].config, evaluate_on="test")) for runs in chosen(task, folder).values()}
+    return [_named(record) for record in load_runs(task, "test", folder) if arm_id(record.config) in arms]
 
 
 def ranked(task: str, folder: Path = OUT) -> list[tuple[Row, Summary]]:
-    """The recipes, best first."""
-    rows = [(row, row.summary) for row in compare_arms(final(task, folder)).rows if row.summary is not None]
+    """The recipes that were tested, best first."""
+    tests = final(task, folder)
+    rows = [(row, row.summary) for row in compare_arms(tests).rows if row.summary is not None] if tests else []
     return sorted(rows, key=lambda row: -row[1].mean)
 
 
@@ -178,6 +206,15 @@ def _named(record: RunRecord) -> RunRecord:
     return replace(record, config=replace(record.config, arm=names[tuple(p.name for p in record.config.penalties)]))
 
 
+def _how_far(runs: Sequence[RunRecord]) -> tuple[int, int, float]:
+    """Finalists train for longer, where that is asked for, and more often."""
+    return runs[0].config.num_steps, len(runs), mean_score(runs)
+
+
+def _choice(validation: Sequence[RunRecord]) -> list[str]:
+    return [_numbers(validation[0].config), f"{100 * mean_score(validation):.2f}"]
+
+
 def _numbers(config: RunConfig) -> str:
     rate = [] if config.dropout is None else [f"dropout {config.dropout:g}"]
     return ", ".join(
@@ -197,28 +234,21 @@ def main() -> None:
     ready = [
         replace(recipe, base=replace(recipe.base, fingerprint=dataset.fingerprint))
         for recipe in recipes(given.task, given.steps)
-        if recipe.name in given.recipes
     ]
     done = itertools.count(1)
-    executor = Executor(
-        dataset,
-        Store(given.records),
-        device,
-        default_workers(device),
-        lambda record: print(next(done), record.config.arm, record.metrics.get("accuracy"), flush=True),
-    )
-    found = search(ready, executor, replace(BUDGETS[given.task], **own))
-    chosen, tuning = kept(given.task, found)
-    Results(given.out).add(chosen, [record for one in found for record in one.final])
-    Results(given.out).add(tuning, [record for one in found for record in one.tuning])
-    if "baseline" in given.recipes:  # all others are compared with it
-        print(page(given.task, given.out), flush=True)
+
+    def watch(record: RunRecord) -> None:
+        keep(given.task, [record], given.out)
+        print(next(done), record.config.arm, record.metrics.get("accuracy"), flush=True)
+
+    executor = Executor(dataset, Store(given.records), device, default_workers(device), watch)
+    search(ready, only_missing(given.task, executor, given.out), replace(BUDGETS[given.task], **own))
+    print(page(given.task, given.out), flush=True)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("task", choices=[*RANGES])
-    parser.add_argument("--recipes", nargs="+", choices=[*PENALTIES], default=[*PENALTIES])
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--records", type=Path, default=Path("runs/best"))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import seeds
-from best import BUDGETS, PENALTIES, PUBLISHED, final, gain, page, ranked
+from best import BUDGETS, PENALTIES, PUBLISHED, final, gain, load_runs, page, ranked
 from best import draw as draw_best
 from scipy.stats import bootstrap, t
 from seeds import OURS, THEIRS, recorded
@@ -343,18 +343,17 @@ def _penalised(config: RunConfig) -> bool:
 
 def best_found() -> str:
     """What is generated of docs/best.md."""
-    return "\n\n".join(f"## {heading}\n\n{_best_of(task)}" for task, heading in TASKS.items() if final(task))
+    return "\n\n".join(f"## {heading}\n\n{_best_of(task)}" for task, heading in TASKS.items())
 
 
 def _best_of(task: str) -> str:
-    (first, summary), *_ = ranked(task)
-    budget, number, config = BUDGETS[task], len(PENALTIES), final(task)[0].config
+    tested = ranked(task)
+    if len(tested) < len(PENALTIES):
+        return f"{_searched(task)} So far, and without tests:\n\n{page(task)}"
+    first, summary = tested[0]
     text = (
-        f"{config.train_size} training points, {config.num_steps} steps, one H200: {number} recipes, "
-        f"{budget.num_candidates} candidates of each on validation data, {budget.num_tuning_runs} runs of the best "
-        f"{budget.num_finalists}, and {budget.num_runs} test runs of the best of those. First is {first.arm} with "
-        f"{100 * summary.mean:.2f} (standard deviation {100 * (summary.std or 0):.2f}); the paper's best is "
-        f"{PUBLISHED[task]:.2f}."
+        f"{_searched(task)} First is {first.arm} with {100 * summary.mean:.2f} (standard deviation "
+        f"{100 * (summary.std or 0):.2f}); the paper's best is {PUBLISHED[task]:.2f}."
     )
     both = [(one, f"{one}, confidence penalty") for one in ("DoubleBack", "SpectReg")]
     gains = " and ".join(f"{gain(task, with_both, 'confidence penalty')} for {one}" for one, with_both in both)
@@ -367,6 +366,18 @@ def _best_of(task: str) -> str:
     )
     picture = f"![Test accuracy by recipe](images/best_{task}.png)\n\n*Ticks are runs; bars are 95 % intervals of the mean.*"
     return "\n\n".join([text, page(task), added, picture])
+
+
+def _searched(task: str) -> str:
+    """How hard the recipes of a task are searched."""
+    budget, steps = BUDGETS[task], load_runs(task, "validation")[0].config.num_steps
+    near = f" and {budget.num_refined} more near the best of them" if budget.num_refined else ""
+    longer = f", which train for {budget.longer * steps} steps" if budget.longer > 1 else ""
+    return (
+        f"2000 training points, {steps} steps, one H200: {len(PENALTIES)} recipes, {budget.num_candidates} candidates of "
+        f"each{near} on validation data, {budget.num_tuning_runs} runs of the best {budget.num_finalists}{longer}, and "
+        f"{budget.num_runs} test runs of the best of those."
+    )
 
 
 def _picture(name: str) -> str:

@@ -79,6 +79,31 @@ def test_all_recipes_are_searched_equally_hard_and_tested_at_the_end() -> None:
     assert {len(one.tuning) for one in found} == {8 + 2 * 2}  # the first run of a finalist counts once
 
 
+def test_a_second_search_is_near_the_best_of_the_first() -> None:
+    """Which the lucky run of a candidate far away, better than all, does not decide."""
+    trainer, budget = Trainer(), Budget(num_candidates=16, num_refined=4, num_finalists=4, num_tuning_runs=3, num_runs=1)
+    found = search(recipes(), trainer, budget)
+    first, _, near = ([c for c in call if c.arm == "double"] for call in trainer.calls[:3])
+    weight = {one.key: one.penalties[1].weight for one in (*first, *near)}
+    assert weight[max(first, key=lambda one: trainer.metrics(one)["accuracy"]).key] > 30
+    best = min((weight[one.key] for one in first), key=lambda w: abs(math.log10(w)))
+    third = 10 ** (4 / 3)  # of the four decades that the range has
+    assert len(near) == 4
+    assert all(best / third**0.5 <= weight[one.key] <= best * third**0.5 for one in near)
+    assert max(weight[one.key] for one in near) / min(weight[one.key] for one in near) > third**0.5  # and it is used
+    assert found[1].config.penalties[1].weight in weight.values()
+    assert {record.config.key for record in found[1].tuning} == {
+        one.key for call in trainer.calls[:-1] for one in call if one.arm == "double"
+    }
+
+
+def test_what_is_promising_is_trained_for_longer() -> None:
+    trainer = Trainer()
+    search(recipes(), trainer, Budget(num_candidates=4, num_finalists=2, num_tuning_runs=2, num_runs=3, longer=3))
+    assert [{config.num_steps for config in call} for call in trainer.calls] == [{1000}, {3000}, {3000}]
+    assert [len(call) for call in trainer.calls] == [2 * 4, 2 * 2 * 2, 2 * 3]
+
+
 def test_a_range_of_nothing_is_told() -> None:
     with pytest.raises(ValueError, match="'spect_reg' cannot be searched: choose from double_back, dropout"):
         Recipe(name="double", base=BASE, ranges={"spect_reg": Range(1, 2)})

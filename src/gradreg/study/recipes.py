@@ -27,6 +27,15 @@ class Range:
         """The number at this place between 0 and 1, in three digits."""
         return float(f"{self.low * (self.high / self.low) ** place:.3g}")
 
+    def around(self, number: float) -> Range:
+        """A third as wide on the logarithmic scale, with this number in the middle.
+
+        >>> Range(1.0, 64.0).around(8.0).at(1.0)
+        16.0
+        """
+        half = (self.high / self.low) ** (1 / 6)
+        return Range(number / half, number * half)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -56,6 +65,12 @@ class Recipe:
         places = sequence.draw(number).tolist()
         return [self._with({n: r.at(p) for (n, r), p in zip(self.ranges.items(), row, strict=True)}) for row in places]
 
+    def around(self, config: RunConfig) -> Recipe:
+        """The same, to be searched near this candidate."""
+        weights = {penalty.name: penalty.weight for penalty in config.penalties}
+        numbers = {"learning_rate": config.learning_rate, "dropout": config.dropout or 0.0} | weights
+        return replace(self, ranges={name: one.around(numbers[name]) for name, one in self.ranges.items()})
+
     def _with(self, chosen: Mapping[str, float]) -> RunConfig:
         own = {name: value for name, value in chosen.items() if name in ("learning_rate", "dropout")}
         penalties = tuple(replace(p, weight=chosen.get(p.name, p.weight)) for p in self.base.penalties)
@@ -68,15 +83,19 @@ class Budget:
 
     Attributes:
         num_candidates: configs of a recipe that are run once on validation data.
-        num_finalists: the best of them, which are run more often.
+        num_refined: further ones, near the best of those after as many runs as a finalist has.
+        num_finalists: the best of all, which are run more often.
         num_tuning_runs: validation runs of a finalist, with the first.
         num_runs: test runs of the best finalist.
+        longer: how many times the steps of a candidate finalists and tests are trained for.
     """
 
     num_candidates: int = 48
+    num_refined: int = 0
     num_finalists: int = 8
     num_tuning_runs: int = 5
     num_runs: int = 10
+    longer: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +111,8 @@ class Found:
 def search(recipes: Sequence[Recipe], execute: Execute, budget: Budget | None = None) -> list[Found]:
     """Search all recipes side by side, on validation data and with seeds of their own, and test what was best."""
     budget = budget or Budget()
-    candidates = [recipe.candidates(budget.num_candidates) for recipe in recipes]
-    first = _scored(candidates, 1, execute)
-    finalists = [_best(one, budget.num_finalists) for one in first]
+    first = _candidates(recipes, execute, budget)
+    finalists = [_longer(_best(one, budget.num_finalists), budget.longer) for one in first]
     second = _scored(finalists, budget.num_tuning_runs, execute)
     chosen = [_best(one, 1)[0] for one in second]
     seeds = range(budget.num_runs)
@@ -110,6 +128,17 @@ def search(recipes: Sequence[Recipe], execute: Execute, budget: Budget | None = 
 _Scored = list[tuple[RunConfig, list[RunRecord]]]
 
 
+def _candidates(recipes: Sequence[Recipe], execute: Execute, budget: Budget) -> list[_Scored]:
+    """All that are tried: from the whole ranges, and then near the best of those, which more runs make sure of."""
+    first = _scored([recipe.candidates(budget.num_candidates) for recipe in recipes], 1, execute)
+    if not budget.num_refined:
+        return first
+    again = _scored([_best(one, budget.num_finalists) for one in first], budget.num_tuning_runs, execute)
+    near = [recipe.around(_best(one, 1)[0]) for recipe, one in zip(recipes, again, strict=True)]
+    refined = _scored([recipe.candidates(budget.num_refined) for recipe in near], 1, execute)
+    return [_joined(*parts) for parts in zip(first, again, refined, strict=True)]
+
+
 def _scored(candidates: Sequence[Sequence[RunConfig]], num_runs: int, execute: Execute) -> list[_Scored]:
     """All recipes in one go, so that runs of one shape train together."""
     seeds = range(FIRST_TUNING_SEED, FIRST_TUNING_SEED + num_runs)
@@ -120,7 +149,17 @@ def _scored(candidates: Sequence[Sequence[RunConfig]], num_runs: int, execute: E
 
 
 def _best(scored: _Scored, number: int) -> list[RunConfig]:
-    return [config for config, runs in sorted(scored, key=lambda one: mean_score(one[1]), reverse=True)[:number]]
+    return [config for config, _ in sorted(scored, key=lambda one: mean_score(one[1]), reverse=True)[:number]]
+
+
+def _longer(configs: Sequence[RunConfig], times: int) -> list[RunConfig]:
+    return [replace(config, num_steps=times * config.num_steps) for config in configs]
+
+
+def _joined(*parts: _Scored) -> _Scored:
+    """Each candidate once, with the runs of the last part that has it."""
+    runs = {config.key: (config, of_config) for part in parts for config, of_config in part}
+    return list(runs.values())
 
 
 def _all(first: _Scored, second: _Scored) -> list[RunRecord]:
