@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from gradreg.data import load
 from gradreg.papers.experiment import Cell, Experiment, arm_id
-from gradreg.papers.results import Results, run_id
+from gradreg.papers.results import Results, compact, run_id
 from gradreg.papers.varga2018 import protocol
 from gradreg.penalties import ConfidencePenalty, DoubleBack, Penalty, SpectReg, WeightDecay
 from gradreg.report.drawing import COLOURS, FAINT
@@ -29,7 +29,7 @@ from gradreg.study.plan import mean_score
 from gradreg.study.recipes import Budget, Range, Recipe, search
 from gradreg.study.records import Store
 from gradreg.study.search import Execute
-from gradreg.study.statistics import Difference, Row, Summary, compare_arms, paired
+from gradreg.study.statistics import Difference, Row, Summary, compare_arms
 from gradreg.study.verdict import p_text
 from gradreg.training import RunConfig, RunRecord
 
@@ -126,7 +126,7 @@ def only_missing(task: str, execute: Execute, folder: Path = OUT) -> Execute:
     def run(configs: Sequence[RunConfig]) -> list[RunRecord]:
         known = {run_id(one.config): one for split in SPLITS for one in load_runs(task, split, folder)}
         made = execute([config for config in configs if run_id(config) not in known])
-        known |= {run_id(record.config): record for record in made}
+        known |= {run_id(record.config): compact(record) for record in made}  # as they will be read the next time
         return [replace(known[run_id(config)], config=config) for config in configs]
 
     return run
@@ -151,11 +151,17 @@ def page(task: str, folder: Path = OUT) -> str:
 
 
 def chosen(task: str, folder: Path = OUT) -> dict[str, list[RunRecord]]:
-    """By recipe the validation runs of the finalist that was best, or of the candidate as long as there are none."""
+    """By recipe the validation runs of what was tested, or as long as nothing was, of what did best so far."""
+    tested = {arm_id(record.config) for record in load_runs(task, "test", folder)}
+
+    def how_far(runs: Sequence[RunRecord]) -> tuple[bool, int, int, float]:
+        config = runs[0].config
+        return arm_id(replace(config, evaluate_on="test")) in tested, config.num_steps, len(runs), mean_score(runs)
+
     tried: dict[str, dict[str, list[RunRecord]]] = {name: {} for name in PENALTIES}
     for record in map(_named, load_runs(task, "validation", folder)):
         tried[record.config.arm].setdefault(arm_id(record.config), []).append(record)
-    return {name: max(own.values(), key=_how_far) for name, own in tried.items() if own}
+    return {name: max(own.values(), key=how_far) for name, own in tried.items() if own}
 
 
 def final(task: str, folder: Path = OUT) -> list[RunRecord]:
@@ -165,16 +171,18 @@ def final(task: str, folder: Path = OUT) -> list[RunRecord]:
 
 
 def ranked(task: str, folder: Path = OUT) -> list[tuple[Row, Summary]]:
-    """The recipes that were tested, best first."""
+    """The recipes that were tested, best first; none before the baseline was, with which they are compared."""
     tests = final(task, folder)
-    rows = [(row, row.summary) for row in compare_arms(tests).rows if row.summary is not None] if tests else []
+    ready = any(record.config.arm == "baseline" for record in tests)
+    rows = [(row, row.summary) for row in compare_arms(tests).rows if row.summary is not None] if ready else []
     return sorted(rows, key=lambda row: -row[1].mean)
 
 
 def gain(task: str, arm: str, over: str, folder: Path = OUT) -> str:
     """What one recipe has over another, seed by seed; not corrected."""
-    scores = [[r.metrics["accuracy"] for r in final(task, folder) if r.config.arm == name] for name in (arm, over)]
-    return _difference(paired(*scores))
+    both = [record for record in final(task, folder) if record.config.arm in (arm, over)]
+    difference = compare_arms(both, baseline=over).rows[1].difference
+    return "not run yet" if difference is None else _difference(difference)
 
 
 def draw(task: str, folder: Path = OUT) -> Figure:
@@ -204,11 +212,6 @@ def draw(task: str, folder: Path = OUT) -> Figure:
 def _named(record: RunRecord) -> RunRecord:
     names = {tuple(penalty.name for penalty in own): name for name, own in PENALTIES.items()}
     return replace(record, config=replace(record.config, arm=names[tuple(p.name for p in record.config.penalties)]))
-
-
-def _how_far(runs: Sequence[RunRecord]) -> tuple[int, int, float]:
-    """Finalists train for longer, where that is asked for, and more often."""
-    return runs[0].config.num_steps, len(runs), mean_score(runs)
 
 
 def _choice(validation: Sequence[RunRecord]) -> list[str]:

@@ -349,7 +349,7 @@ def best_found() -> str:
 def _best_of(task: str) -> str:
     tested = ranked(task)
     if len(tested) < len(PENALTIES):
-        return f"{_searched(task)} So far, and without tests:\n\n{page(task)}"
+        return f"{_searched(task)} So far:\n\n{page(task)}"
     first, summary = tested[0]
     text = (
         f"{_searched(task)} First is {first.arm} with {100 * summary.mean:.2f} (standard deviation "
@@ -370,7 +370,7 @@ def _best_of(task: str) -> str:
 
 def _searched(task: str) -> str:
     """How hard the recipes of a task are searched."""
-    budget, steps = BUDGETS[task], load_runs(task, "validation")[0].config.num_steps
+    budget, steps = BUDGETS[task], min(record.config.num_steps for record in load_runs(task, "validation"))
     near = f" and {budget.num_refined} more near the best of them" if budget.num_refined else ""
     longer = f", which train for {budget.longer * steps} steps" if budget.longer > 1 else ""
     return (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent.parent / "results"))  # as for a script that is run
 import best
 
+from gradreg.papers.experiment import arm_id
 from gradreg.study.recipes import Budget, search
 from gradreg.training import RunConfig, RunRecord
 
@@ -35,9 +37,14 @@ class Trainer:
             raise StoppedError
         self.left -= 1
         self.made.append(config.key)
-        record = RunRecord(config=config, metrics={"accuracy": int(config.key, 16) / 16**16})
+        record = RunRecord(config=config, metrics={"accuracy": self.accuracy(config)})
         best.keep("cifar10", [record], self.folder)
         return record
+
+    def accuracy(self, config: RunConfig) -> float:
+        """Like those of half precision: many are equal, up to the last digits."""
+        of_config, wobble = int(config.key[:8], 16) % 2, int(config.key[8:], 16) / 16**8
+        return 0.5 + 0.01 * of_config + 1e-9 * wobble
 
 
 def searched(trainer: Trainer) -> list[RunConfig]:
@@ -56,6 +63,42 @@ def test_a_search_that_was_stopped_goes_on(after: int, tmp_path: Path) -> None:
     assert searched(again) == expected
     assert sorted([*stopped.made, *again.made]) == sorted(whole.made)
     assert best.page("cifar10", again.folder) == best.page("cifar10", whole.folder)
+
+
+def test_a_search_that_is_complete_asks_for_nothing(tmp_path: Path) -> None:
+    first, again = Trainer(tmp_path), Trainer(tmp_path)
+    assert searched(first) == searched(again)
+    assert again.made == []
+
+
+def test_a_gain_is_seed_by_seed(tmp_path: Path) -> None:
+    """Whichever seeds are there."""
+    searched(Trainer(tmp_path))
+    tests = best.load_runs("cifar10", "test", tmp_path)
+    (tmp_path / "cifar10.json").unlink()
+    spread = {0: 0.50, 1: 0.60, 2: 0.55, 3: 0.70, 4: 0.40}
+    names = {"SpectReg": 0.01, "DoubleBack": 0.02}
+    kept = [
+        replace(record, config=replace(record.config, seed=seed), metrics={"accuracy": accuracy + names[name]})
+        for record in tests
+        if record.config.seed == 0 and (name := best._named(record).config.arm) in names
+        for seed, accuracy in spread.items()
+        if seed != {"SpectReg": 0, "DoubleBack": 4}[name]
+    ]
+    best.keep("cifar10", kept, tmp_path)
+    assert best.gain("cifar10", "DoubleBack", "SpectReg", tmp_path).startswith("+1.00 [+1.00, +1.00]")
+    assert best.page("cifar10", tmp_path).count("not run yet") == 6  # all are compared with the baseline
+
+
+def test_the_page_names_what_was_tested(tmp_path: Path) -> None:
+    """Also where candidates of the first round have as many runs as finalists."""
+    budget = replace(SMALL, num_refined=4, longer=1)
+    execute = best.only_missing("cifar10", Trainer(tmp_path), tmp_path)
+    found = search(best.recipes("cifar10"), execute, budget)
+    named = {name: runs[0].config for name, runs in best.chosen("cifar10", tmp_path).items()}
+    for one in found:
+        assert arm_id(replace(named[one.recipe.name], evaluate_on="test")) == arm_id(one.final[0].config)
+    assert "not run yet" not in best.page("cifar10", tmp_path)
 
 
 def test_what_was_not_tested_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import pickle
 import weakref
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -12,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gradreg as gr
-from gradreg.engines import Choice, Compiled, FiniteDifference, Forward, Linearized
+from gradreg.engines import Choice, Compiled, FiniteDifference, Forward, Linearized, program
 from gradreg.engines.compiled import MOST_GRAPHS
 from gradreg.engines.parallel import wrapper_in
 
@@ -214,3 +217,69 @@ def test_an_infinite_loss_is_not_blamed_on_the_penalty() -> None:
         objective = gr.Objective(infinite, gr.FrobReg(weight=0.1), engine=engine)
         found[engine] = objective(network(), *batch()).total.item()
     assert found["compiled"] == found["double_backward"] == torch.inf
+
+
+def assert_as_without_a_compiler(model: nn.Module, objective: gr.Objective) -> None:
+    """With a penalty that draws nothing."""
+    eager = gr.Objective(objective.loss, *objective.penalties, class_dim=objective.class_dim)
+    x, y = batch()
+    torch.testing.assert_close(objective(model, x, y).total, eager(model, x, y).total)
+
+
+def test_models_of_one_kind_share_what_was_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, trace = [], program.trace
+    monkeypatch.setattr(program, "trace", lambda *given: traced.append(1) or trace(*given))
+    engine = Compiled(codes={})
+    for seed in range(3):
+        torch.manual_seed(seed)
+        model = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        assert_as_without_a_compiler(model, gr.Objective(F.cross_entropy, gr.JacReg(weight=0.1 + seed), engine=engine))
+    assert len(traced) == 1
+    model[0].weight.requires_grad_(False)
+    model[0].bias.requires_grad_(False)
+    assert_as_without_a_compiler(model, gr.Objective(F.cross_entropy, gr.JacReg(weight=0.1), engine=engine))
+    assert len(traced) == 2
+
+
+def test_what_computes_something_else_does_not_share_it() -> None:
+    """Losses that come and go, one at the address of another; axes of classes; activations; penalties of one name."""
+    engine = Compiled(codes={})
+    for smoothing in range(20):
+        loss = partial(F.cross_entropy, label_smoothing=smoothing / 40)
+        assert_as_without_a_compiler(network(), gr.Objective(loss, gr.JacReg(weight=0.1), engine=engine))
+    for activation in (nn.Tanh(), nn.Sigmoid(), nn.ELU(), nn.ELU(0.5)):
+        assert_as_without_a_compiler(
+            network(activation), gr.Objective(F.cross_entropy, gr.JacReg(weight=0.1), engine=engine)
+        )
+
+    def scaled(factor: float) -> gr.Penalty:
+        @dataclass(frozen=True, kw_only=True)
+        class Scaled(gr.Penalty):
+            name: ClassVar[str] = "scaled"
+
+            def __call__(self, probe: gr.Probe) -> Tensor:
+                return factor * probe.logits.square().sum(1)
+
+        return Scaled(weight=1.0)
+
+    for factor in (1.0, 2.0, 3.0):
+        assert_as_without_a_compiler(network(), gr.Objective(F.cross_entropy, scaled(factor), engine=engine))
+
+
+def test_the_axis_of_classes_is_part_of_what_was_traced() -> None:
+    """Of outputs as large one way as the other."""
+    engine, x, y = Compiled(codes={}), torch.randn(4, 3), torch.randint(3, (4, 3))
+    model = nn.Sequential(nn.Linear(3, 9), nn.Unflatten(1, (3, 3)))
+    for class_dim in (1, 2):
+        objective, eager = (
+            gr.Objective(F.cross_entropy, gr.ConfidencePenalty(weight=1.0), engine=one, class_dim=class_dim)
+            for one in (engine, "double_backward")
+        )
+        torch.testing.assert_close(objective(model, x, y).total, eager(model, x, y).total)
+
+
+def test_an_engine_is_pickled_without_what_it_compiled() -> None:
+    engine = Compiled(codes={})
+    spect(engine)(network(), *batch())
+    engine.codes["more"] = program.Code(None, lambda: None)  # as a GPU's, which cannot be pickled
+    assert pickle.loads(pickle.dumps(spect(engine))).engine == Compiled()

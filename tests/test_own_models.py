@@ -17,6 +17,7 @@ import gradreg as gr
 from gradreg.draws import Draws
 from gradreg.engines import Compiled, FiniteDifference
 from gradreg.engines.dropout import DrawnDropout
+from gradreg.engines.program import TraceError
 from gradreg.training import Fleet, run
 from gradreg.training.lanes import Lanes
 from gradreg.training.together import in_fleets, train_together
@@ -68,6 +69,36 @@ def test_one_that_takes_no_generator_starts_from_its_seed_wherever_it_is_trained
     for trained in together(configs, data, device="cpu").train():
         alone = run(trained.record.config, data).model.state_dict()
         torch.testing.assert_close(trained.model.state_dict(), alone, rtol=1e-9, atol=1e-9)
+
+
+class Mixed(nn.Module):
+    """Mixes its features at random, in a way that it forgot to register."""
+
+    def __init__(self, features: int, num_outputs: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.mix = torch.randn(features, features, generator=generator).double()
+        self.last = nn.Linear(features, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(x @ self.mix)
+        return out
+
+
+def mixed(input_shape: tuple[int, ...], num_outputs: int, generator: torch.Generator) -> nn.Module:
+    return Mixed(input_shape[0], num_outputs, generator)
+
+
+def test_one_whose_seed_decides_more_than_its_state_is_trained_alone() -> None:
+    data = toy()
+    one = config(data, model=f"{__name__}:mixed", precision="fp64", num_steps=5)
+    configs = [one, replace(one, seed=1)]
+    for together in (Fleet, Lanes):
+        with pytest.raises(TraceError, match="mix depends on the seed and is neither parameter nor buffer"):
+            list(together(configs, data, device="cpu").train())
+    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+        records = list(train_together(configs, data, "cpu"))
+    assert [record.metrics for record in records] == [run(each, data).record.metrics for each in configs]
+    assert len(list(Fleet([one, replace(one, learning_rate=0.02)], data).train())) == 2  # of one seed they may share it
 
 
 def test_one_that_cannot_be_vectorised_is_trained_alone() -> None:

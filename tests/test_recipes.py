@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
 from gradreg.penalties import DoubleBack, WeightDecay
+from gradreg.study import recipes as recipes_module
 from gradreg.study.plan import FIRST_TUNING_SEED
 from gradreg.study.recipes import Budget, Range, Recipe, search
 from gradreg.training import RunConfig, RunRecord
@@ -102,6 +104,24 @@ def test_what_is_promising_is_trained_for_longer() -> None:
     search(recipes(), trainer, Budget(num_candidates=4, num_finalists=2, num_tuning_runs=2, num_runs=3, longer=3))
     assert [{config.num_steps for config in call} for call in trainer.calls] == [{1000}, {3000}, {3000}]
     assert [len(call) for call in trainer.calls] == [2 * 4, 2 * 2 * 2, 2 * 3]
+
+
+def test_dropout_stays_a_rate_near_its_upper_end() -> None:
+    recipe = Recipe(name="high", base=BASE, ranges={"dropout": Range(0.2, 0.9)})
+    near = recipe.around(replace(BASE, dropout=0.88))
+    assert all(0.5 < config.dropout < 1 for config in near.candidates(16))
+
+
+def test_a_candidate_that_comes_again_keeps_its_runs() -> None:
+    def scored(candidates: list[tuple[RunConfig, list[int]]]) -> list[tuple[RunConfig, list[RunRecord]]]:
+        return [
+            (one, [RunRecord(config=replace(one, seed=seed), metrics={"accuracy": 0.5}) for seed in seeds])
+            for one, seeds in candidates
+        ]
+
+    other = replace(BASE, learning_rate=0.1)
+    joined = recipes_module._joined(scored([(BASE, [0]), (other, [0])]), scored([(BASE, [0, 1, 2])]), scored([(BASE, [0])]))
+    assert [(config, [r.config.seed for r in runs]) for config, runs in joined] == [(BASE, [0, 1, 2]), (other, [0])]
 
 
 def test_a_range_of_nothing_is_told() -> None:

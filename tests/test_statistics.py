@@ -256,6 +256,14 @@ def test_verdict_of_regression_gives_the_ratio() -> None:
     assert "SpectReg has a mean squared error 0.100 below the baseline's (0.99 times it), with a 95 %" in unsure
 
 
+def test_the_ratio_is_of_the_runs_that_are_compared() -> None:
+    """The arm is worse on every seed that both finished, and diverged on the baseline's worst."""
+    errors = [0.1, 0.2, 0.3, 0.4, 10.0]
+    worse = [1.5 * error for error in errors[:4]]
+    said = verdict(a_comparison({"baseline": errors, "SpectReg": [*worse, None]}, "mse"))
+    assert "above the baseline's (1.50 times it)" in said or "to 1.50 times the baseline's" in said
+
+
 @pytest.mark.parametrize("runs", [1, 2])
 def test_verdict_of_few_runs_says_that_no_test_is_possible(runs: int) -> None:
     said = verdict(a_comparison({"baseline": [0.90] * runs, "SpectReg": [0.91] * runs, "JacReg": [0.92] * runs}))

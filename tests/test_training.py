@@ -16,7 +16,7 @@ import gradreg as gr
 from gradreg.data import Dataset, load
 from gradreg.draws import Draws
 from gradreg.models import build
-from gradreg.training import RunConfig, RunRecord, run, schedule
+from gradreg.training import Fleet, RunConfig, RunRecord, run, schedule
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
 from gradreg.training.evaluator import Evaluator, Scales
@@ -50,6 +50,21 @@ PENALTIES = (gr.SpectReg(weight=0.01), gr.WeightDecay(weight=0.001))
 
 def without_times(record: RunRecord) -> dict:
     return {name: value for name, value in record.to_data().items() if name != "provenance"}
+
+
+def test_a_point_at_which_a_penalty_did_not_act_has_no_number_of_it() -> None:
+    """In a file it is null, and all lists stay as long as the steps."""
+    data = toy()
+    late = gr.SpectReg(weight=0.1, schedule=gr.Schedule(every=10))
+    one = config(data, penalties=(late,), num_steps=40, num_evaluations=8)
+    alone, (member,) = run(one, data).record, Fleet([one], data).train()
+    for record in (alone, member.record):
+        there = [not math.isnan(value) for value in record.curve["spect_reg"]]
+        assert there == [True, False] * 4
+        assert {len(values) for values in record.curve.values()} == {8}
+        text = json.dumps(record.to_data(), allow_nan=False)
+        again = RunRecord.from_data(json.loads(text)).curve["spect_reg"]
+        np.testing.assert_array_equal(again, record.curve["spect_reg"])
 
 
 def test_same_config_same_result_bit_for_bit_whatever_the_global_state() -> None:

@@ -23,7 +23,7 @@ from gradreg.engines import (
     choose,
     engine_of,
 )
-from gradreg.engines.compiled import Prepared, plain_attributes
+from gradreg.engines.compiled import Prepared, Same, plain_attributes
 from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits_of, take
 from gradreg.losses import Loss, batch_loss, example_loss_gradient, ignored_label
@@ -213,9 +213,9 @@ class Objective:
                 f"engine='compiled' gives gradients to the parameters of the model alone, and the loss, "
                 f"{type(self.loss).__name__}, has some of its own. Make them part of the model, or use another engine."
             )
-        penalties = [repr(replace(job.penalty, weight=1.0, schedule=ALWAYS)) for job in active]
+        penalties = [(type(job.penalty), repr(replace(job.penalty, weight=1.0, schedule=ALWAYS))) for job in active]
         settings = plain_attributes(self.loss) if isinstance(self.loss, nn.Module) else ()
-        return id(self.loss), *settings, *(tensor.data_ptr() for tensor in tensors), *penalties
+        return Same(self.loss), *settings, *(tensor.data_ptr() for tensor in tensors), self.class_dim, *penalties
 
     def active(self, step: int | None) -> list[Job]:
         """The penalties that act at this step, each with its weight and a name of its own."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -87,7 +88,8 @@ def _progress(config: RunConfig, tensorboard: Path | None, quiet: bool) -> Itera
             bar.update(task, completed=step, description=f"loss {curve['train_loss'][-1]:.4f}")
             if writer is not None:
                 for name, values in curve.items():
-                    writer.add_scalar(name, values[-1], step)
+                    if not math.isnan(values[-1]):
+                        writer.add_scalar(name, values[-1], step)
 
         yield told
     if writer is not None:

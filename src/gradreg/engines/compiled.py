@@ -40,7 +40,8 @@ class Compiled:
     Attributes:
         inner: the engine that is compiled.
         codes: what was compiled for one model serves for others that differ from it in the values of their parameters and
-            buffers alone, if their engines share this dictionary: for those who train one architecture again and again.
+            buffers alone, if their engines share this dictionary: for those who train one architecture again and again. It
+            keeps all that was compiled, is not pickled, and a copied engine has none.
 
     Cost: that of the inner engine, without overhead; tens of seconds to compile on a GPU. Convolutions may gain from
     ``torch.backends.cudnn.benchmark = True``, set before the first of them.
@@ -50,6 +51,10 @@ class Compiled:
 
     inner: Engine = DoubleBackward()  # noqa: RUF009
     codes: dict[Any, Code] | None = field(default=None, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what was compiled, which belongs to this process."""
+        return vars(self) | {"codes": None}
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
         return self.inner.evaluate(model, inputs, wrt=wrt, how=how)
@@ -105,7 +110,7 @@ class Compiled:
         if prepared is None:
             check_not_wrapped(model)
             check_not_compiled(model)
-            own, codes = (alike(), _layout(model)), {} if self.codes is None else self.codes
+            own, codes = (alike(), _kind(model)), {} if self.codes is None else self.codes
             with torch.inference_mode(False):  # what is made there could not be trained with later
                 prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer, codes.get(own))
             codes[own] = prepared.program.code
@@ -320,6 +325,19 @@ class _Known(Function):
         return None, None, *[None] * len(gradients), *gradients
 
 
+class Same:
+    """An object as part of a key: like itself alone, and there as long as the key is, so that no other takes its address."""
+
+    def __init__(self, thing: object) -> None:
+        self.thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        return id(self.thing)
+
+
 def plain_attributes(module: nn.Module) -> list[Any]:
     """Numbers and words that a module keeps, which become part of the graph: modes, rates, temperatures."""
     return [value for value in vars(module).values() if type(value) in _PLAIN]
@@ -344,7 +362,8 @@ def _places(model: nn.Module) -> tuple[Any, ...]:
     return *places, *((0, b.data_ptr(), b.dtype, False) for b in model.buffers())
 
 
-def _layout(model: nn.Module) -> tuple[Any, ...]:
-    """What parameters and buffers there are."""
+def _kind(model: nn.Module) -> tuple[Any, ...]:
+    """What a model is, as far as can be seen: its modules as they print themselves, its parameters and buffers."""
     parameters = [(name, p.requires_grad, *_look(p)) for name, p in model.named_parameters()]
-    return *parameters, *((name, False, *_look(b)) for name, b in model.named_buffers())
+    buffers = [(name, False, *_look(b)) for name, b in model.named_buffers()]
+    return *map(type, model.modules()), repr(model), *parameters, *buffers

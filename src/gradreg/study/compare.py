@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -77,7 +78,9 @@ class StudyFolder:
     def save(self, outcome: Outcome, title: str) -> None:
         """Write down which records make up the study, and as which arm, for later reports."""
         runs = sorted({(record.config.arm, record.config.key) for record in outcome.records})
-        (self.folder / "study.json").write_text(json.dumps({"title": title, "runs": runs}, indent=1))
+        unfinished = self.folder / f"study.{os.getpid()}.tmp"
+        unfinished.write_text(json.dumps({"title": title, "runs": runs}, indent=1))
+        unfinished.replace(self.folder / "study.json")
 
     def load(self) -> tuple[str, list[RunRecord]]:
         """The title and the records; all in the folder where there is no list of them."""

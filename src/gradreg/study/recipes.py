@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,6 +11,9 @@ from torch.quasirandom import SobolEngine
 from gradreg.study.plan import FIRST_TUNING_SEED, mean_score
 from gradreg.study.search import Execute
 from gradreg.training import RunConfig, RunRecord
+
+#: A rate that is searched near another stays below this.
+MOST_DROPOUT = 0.95
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,10 @@ class Recipe:
         """The same, to be searched near this candidate."""
         weights = {penalty.name: penalty.weight for penalty in config.penalties}
         numbers = {"learning_rate": config.learning_rate, "dropout": config.dropout or 0.0} | weights
-        return replace(self, ranges={name: one.around(numbers[name]) for name, one in self.ranges.items()})
+        near = {name: one.around(numbers[name]) for name, one in self.ranges.items()}
+        if "dropout" in near:
+            near["dropout"] = replace(near["dropout"], high=min(near["dropout"].high, MOST_DROPOUT))
+        return replace(self, ranges=near)
 
     def _with(self, chosen: Mapping[str, float]) -> RunConfig:
         own = {name: value for name, value in chosen.items() if name in ("learning_rate", "dropout")}
@@ -157,9 +164,11 @@ def _longer(configs: Sequence[RunConfig], times: int) -> list[RunConfig]:
 
 
 def _joined(*parts: _Scored) -> _Scored:
-    """Each candidate once, with the runs of the last part that has it."""
-    runs = {config.key: (config, of_config) for part in parts for config, of_config in part}
-    return list(runs.values())
+    """Each candidate once, with all that was run of it."""
+    runs: dict[str, tuple[RunConfig, dict[str, RunRecord]]] = {}
+    for config, records in itertools.chain(*parts):
+        runs.setdefault(config.key, (config, {}))[1].update({record.config.key: record for record in records})
+    return [(config, list(of_config.values())) for config, of_config in runs.values()]
 
 
 def _all(first: _Scored, second: _Scored) -> list[RunRecord]:

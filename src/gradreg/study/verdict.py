@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import statistics
+from collections.abc import Sequence, Set
 
 from gradreg.study.statistics import Comparison, Difference, Row
 
@@ -131,11 +132,19 @@ def _gain(comparison: Comparison, gap: float) -> float:
 
 
 def _ratio(comparison: Comparison, arm: str) -> str | None:
-    """Errors have no natural unit: their ratio says more than their difference."""
-    means = {row.arm: row.summary.mean for row in comparison.rows if row.summary}
-    if comparison.metric == "accuracy" or means[comparison.baseline] == 0:
+    """Errors have no natural unit: their ratio says more than their difference. Of the same runs as that."""
+    if comparison.metric == "accuracy":
         return None
-    return f"{means[arm] / means[comparison.baseline]:.2f} times"
+    row = next(row for row in comparison.rows if row.arm == arm)
+    paired = row.difference is not None and row.difference.paired
+    seeds = {*row.seeds} & {*comparison.baseline_row.seeds} if paired else {*row.seeds, *comparison.baseline_row.seeds}
+    of_arm, of_baseline = (_mean_over(seeds, one) for one in (row, comparison.baseline_row))
+    return f"{of_arm / of_baseline:.2f} times" if of_baseline else None
+
+
+def _mean_over(seeds: Set[int], row: Row) -> float:
+    assert row.summary is not None
+    return statistics.fmean(value for seed, value in zip(row.seeds, row.summary.values, strict=True) if seed in seeds)
 
 
 def _amount(comparison: Comparison, value: float, difference: Difference | None) -> str:

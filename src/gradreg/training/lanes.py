@@ -22,7 +22,7 @@ from gradreg.step import Step
 from gradreg.training.config import RunConfig
 from gradreg.training.fleet import shape_of
 from gradreg.training.resident import RunData, prepare
-from gradreg.training.run import Trained, initial_model, numerics, record_of, stream
+from gradreg.training.run import Trained, check_seeds_decide_state_alone, initial_model, numerics, record_of, stream
 from gradreg.training.schedule import evaluation_steps
 from gradreg.training.session import Session, make_optimizer, objective_of, set_learning_rate
 from gradreg.training.snapshot import Snapshot
@@ -103,6 +103,7 @@ class Lanes:
                 break
 
     def _check_model(self) -> None:
+        check_seeds_decide_state_alone(self.configs, self.dataset)
         config = self.configs[0]
         model = initial_model(config, self.dataset).to(self.device)
         if draws_by_itself(model, prepare(self.dataset, config, self.device).train.inputs(slice(config.batch_size))):

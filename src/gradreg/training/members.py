@@ -16,7 +16,7 @@ from gradreg.training.evaluator import JACOBIAN_BATCH, Evaluator, Scales, Tensor
 from gradreg.training.metrics import finite_only, squared_weight_norm
 from gradreg.training.record import RunRecord
 from gradreg.training.resident import RunData, prepare
-from gradreg.training.run import initial_model
+from gradreg.training.run import check_seeds_decide_state_alone, initial_model
 from gradreg.training.schedule import some
 from gradreg.training.session import CURVE_POINTS, NORM_POINTS, add_point, function_columns, half_way, rounded
 
@@ -49,6 +49,7 @@ class Members:
 
     @classmethod
     def start(cls, configs: list[RunConfig], dataset: Dataset, device: torch.device) -> Members:
+        check_seeds_decide_state_alone(configs, dataset)
         models = [initial_model(config, dataset) for config in configs]
         data = [prepare(dataset, configs[0], device)]
         data += [prepare(dataset, config, device, beside=data[0]) for config in configs[1:]]

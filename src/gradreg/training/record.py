@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +22,8 @@ class RunRecord:
             ``train_accuracy``, ``train_loss``, ``train_mse``, ``squared_weight_norm``. ``diverged`` is 1 for a run that
             stopped on a loss or penalty that was not finite.
         curve: lists of equal length by name: ``step``, ``train_loss``, ``loss`` and ``accuracy`` or ``mse`` of the evaluated
-            split, and the unweighted value of each penalty by its name.
+            split, and the unweighted value of each penalty by its name; NaN (in files null) where a point has none, as when
+            a penalty with a schedule did not act since the point before.
         gradient_norms: Frobenius norms of the logits' Jacobian at some points, lists by split: ``train``, ``test``
             (``validation`` while tuning), and ``between``, half way between training points.
         function: for regression from one number to one, the learned function: ``x``, ``y`` and, at test points, ``target``;
@@ -42,7 +44,7 @@ class RunRecord:
             "schema": SCHEMA,
             "config": self.config.to_data(),
             "metrics": self.metrics,
-            "curve": self.curve,
+            "curve": {name: [None if math.isnan(v) else v for v in values] for name, values in self.curve.items()},
             "gradient_norms": self.gradient_norms,
             "function": self.function,
             "provenance": self.provenance,
@@ -52,5 +54,6 @@ class RunRecord:
     def from_data(cls, data: dict[str, Any]) -> RunRecord:
         if data["schema"] != SCHEMA:
             raise ValueError(f"its schema is {data['schema']!r}, and this version reads {SCHEMA}")
-        parts = {name: value for name, value in data.items() if name not in ("schema", "config")}
-        return cls(config=RunConfig.from_data(data["config"]), **parts)
+        parts = {name: value for name, value in data.items() if name not in ("schema", "config", "curve")}
+        curve = {name: [math.nan if v is None else v for v in values] for name, values in data["curve"].items()}
+        return cls(config=RunConfig.from_data(data["config"]), curve=curve, **parts)

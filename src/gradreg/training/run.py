@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Generator, nn
+from torch import Generator, Tensor, nn
 
 from gradreg.data import Dataset
 from gradreg.engines.forward_pass import random_state_of
+from gradreg.engines.program import TraceError
 from gradreg.models import build
 from gradreg.models.init import initialise_by_numpy
 from gradreg.training.config import RunConfig
@@ -88,6 +89,36 @@ def initial_model(config: RunConfig, dataset: Dataset) -> nn.Module:
     if dataset.numpy_seeds and ":" not in config.model:  # one's own model may have been trained before
         initialise_by_numpy(model, config.seed)
     return model.to(dtype_of(config))
+
+
+def check_seeds_decide_state_alone(configs: Sequence[RunConfig], dataset: Dataset) -> None:
+    """Runs that are trained together share a model, and have parameters and buffers of their own."""
+    first, *others = dict.fromkeys(config.seed for config in configs)
+    if not others:
+        return
+    one, other = (_beside_state(initial_model(replace(configs[0], seed=seed), dataset)) for seed in (first, others[0]))
+    for name in one.keys() & other.keys():
+        if not _equal(one[name], other[name]):
+            raise TraceError(
+                f"model {configs[0].model!r}: {name} depends on the seed and is neither parameter nor buffer, so runs "
+                "cannot share it. Use register_buffer, or train its runs alone, with gradreg.training.run"
+            )
+
+
+def _equal(one: object, other: object) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return torch.equal(one, other)
+    return one == other
+
+
+def _beside_state(model: nn.Module) -> dict[str, object]:
+    """Numbers, words and tensors that modules keep without registering them, by name."""
+    return {
+        f"{name}.{attribute}".lstrip("."): value
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, (bool, int, float, str, Tensor))
+    }
 
 
 def stream(seed: int, purpose: str) -> int:

@@ -66,7 +66,7 @@ def learning_rate_factor(config: RunConfig, step: int) -> float:
 
 def evaluation_steps(config: RunConfig) -> set[int]:
     """After which steps the curve has its points; the last step always."""
-    count = min(config.num_evaluations, config.num_steps)
+    count = max(1, min(config.num_evaluations, config.num_steps))
     return {round(config.num_steps * (point + 1) / count) for point in range(count)}
 
 

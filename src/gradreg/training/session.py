@@ -141,8 +141,10 @@ def half_way(x: Tensor) -> Tensor:
 
 
 def add_point(curve: dict[str, list[float]], point: dict[str, float]) -> None:
-    for name, value in sorted(point.items()):
-        curve.setdefault(name, []).append(round(value, 6))
+    """Lengthen all lists by one: what this point does not have, or had not been there before, is not a number."""
+    length = len(curve.get("step", ()))
+    for name in sorted({*curve, *point}):
+        curve.setdefault(name, [math.nan] * length).append(round(point.get(name, math.nan), 6))
 
 
 def rounded(values: Tensor) -> list[float]:

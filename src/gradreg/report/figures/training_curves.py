@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +80,8 @@ def band(records: Sequence[RunRecord], name: str, scale: float = 1) -> Band:
     at_step: dict[float, list[float]] = defaultdict(list)
     for record in records:
         for step, value in zip(record.curve["step"], record.curve.get(name, []), strict=False):
-            at_step[step].append(scale * value)
+            if math.isfinite(value):
+                at_step[step].append(scale * value)
     steps = sorted(at_step)
     mean = np.array([np.mean(at_step[step]) for step in steps])
     spread = np.array([np.std(at_step[step]) for step in steps])
