@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -391,3 +393,64 @@ def test_norms_in_half_precision_do_not_overflow(engine: str) -> None:
     value = objective(model, torch.ones(2, 4).half(), None, generator=torch.Generator().manual_seed(0)).penalties["frob_reg"]
     assert value.dtype == torch.float32
     assert value.isfinite()
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: gr.Schedule(every=1.5), ValueError, "every=1.5 must be at least 1 and whole"),
+        (lambda: gr.Schedule(warmup_steps=2.5), ValueError, "warmup_steps=2.5 must not be negative, and whole"),
+        (lambda: gr.SpectReg(weight=1, fraction="half"), ValueError, "fraction='half' must be above 0"),
+        (lambda: gr.Objective("cross_entropy"), TypeError, "the loss 'cross_entropy' is no function"),
+    ],
+)
+def test_what_is_no_number_or_function_is_told_at_once(call, error, message) -> None:
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_a_step_says_what_it_was_given_in_a_wrong_place() -> None:
+    model, objective = nn.Linear(3, 2), gr.Objective(F.cross_entropy)
+    sgd, lbfgs = torch.optim.SGD(model.parameters(), lr=0.1), torch.optim.LBFGS(model.parameters())
+    with pytest.raises(TypeError, match=r"the objective is Linear: gr.Step\(objective, model, optimizer\)"):
+        gr.Step(model, objective, sgd)
+    with pytest.raises(TypeError, match="LBFGS evaluates the loss several times a step"):
+        gr.Step(objective, model, lbfgs)
+
+
+@pytest.mark.parametrize(
+    ("x", "cure"), [(np.zeros((4, 3), dtype=np.float32), "torch.as_tensor"), (torch.zeros(4, 3, dtype=torch.uint8), "/ 255")]
+)
+def test_inputs_that_are_no_floats_are_told_what_to_do(x, cure) -> None:
+    with pytest.raises(TypeError, match=re.escape(cure)):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1))(nn.Linear(3, 2), x, torch.zeros(4, dtype=torch.long))
+
+
+@pytest.mark.parametrize("loss", [F.mse_loss, nn.MSELoss(), nn.L1Loss(), partial(F.huber_loss, delta=2.0)])
+def test_targets_that_would_meet_every_example_are_refused(loss) -> None:
+    model, x, y = nn.Linear(3, 1), torch.randn(4, 3), torch.randn(4)
+    objective = gr.Objective(loss, gr.DoubleBack(weight=1))
+    with pytest.raises(ValueError, match=r"output has shape \(4, 1\) and the targets \(4,\).*y.unsqueeze\(1\)"):
+        objective(model, x, y)
+    objective(model, x, y.unsqueeze(1))
+
+
+@pytest.mark.parametrize("loss", [nn.BCEWithLogitsLoss(), F.binary_cross_entropy_with_logits, nn.MultiLabelSoftMarginLoss()])
+def test_a_softmax_over_labels_of_which_several_hold_is_refused(loss) -> None:
+    model, x, y = nn.Linear(3, 4), torch.randn(5, 3), torch.ones(5, 4)
+    for penalty in (gr.JacReg, gr.TopK, gr.SoftmaxProjection, gr.ConfidencePenalty):
+        with pytest.raises(ValueError, match="several labels may hold at once.*Use SpectReg, FrobReg or DoubleBack"):
+            gr.Objective(loss, penalty(weight=1))(model, x, y)
+    gr.Objective(loss, gr.SpectReg(weight=1), gr.FrobReg(weight=1), gr.DoubleBack(weight=1))(model, x, y)
+
+
+def test_a_penalty_of_ones_own_is_named_after_its_class() -> None:
+    @dataclass(frozen=True, kw_only=True)
+    class FirstLogit(gr.GradientPenalty):
+        def cotangents(self, probe: gr.Probe) -> torch.Tensor:
+            first = torch.zeros_like(probe.logits)
+            first[:, 0] = 1
+            return first.unsqueeze(0)
+
+    terms = gr.Objective(F.mse_loss, FirstLogit(weight=1))(nn.Linear(3, 2), torch.randn(4, 3), torch.randn(4, 2))
+    assert set(terms.penalties) == {"first_logit"}

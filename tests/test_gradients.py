@@ -7,7 +7,8 @@ import torch
 from problems import NAMES, Problem, problem
 
 import gradreg as gr
-from gradreg.engines import Engine
+from gradreg.engines import Engine, recorded
+from gradreg.penalties import probe
 
 ANY_OUTPUT = [
     gr.DoubleBack(weight=1),
@@ -123,3 +124,26 @@ def test_gradcheck_of_the_functions() -> None:
         lambda w, x: gr.functional.double_back((x @ w.T).tanh().square().sum(1), x),
     ):
         assert torch.autograd.gradcheck(function, (w, x))
+
+
+@pytest.mark.parametrize("engine", ["double_backward", "compiled", "linearized"])
+@pytest.mark.parametrize("kind", [gr.FrobReg, gr.JacReg])
+def test_rows_of_large_inputs_go_one_by_one(kind: type, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the same value and the same gradients, whichever way."""
+    p = problem("conv_batch_norm")
+
+    def found() -> list[torch.Tensor]:
+        value = penalty_value(p, kind(weight=1), engine)
+        p.model.zero_grad()
+        gr.Objective(p.loss, kind(weight=1), engine=engine)(p.model, p.x, p.y).total.backward()
+        return [value.detach(), *(parameter.grad.clone() for parameter in p.model.parameters())]
+
+    together = found()
+    parts = []
+    split = probe.split_rows
+    for module in (probe, recorded):
+        monkeypatch.setattr(module, "split_rows", lambda *given: parts.append(split(*given)) or parts[-1])
+    monkeypatch.setattr(probe, "SMALL", 0)
+    for expected, one_by_one in zip(together, found(), strict=True):
+        torch.testing.assert_close(one_by_one, expected)
+    assert {len(row) for part in parts for row in part} == {1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +20,9 @@ from gradreg.engines import Compiled, FiniteDifference
 from gradreg.engines.dropout import DrawnDropout
 from gradreg.engines.program import TraceError
 from gradreg.training import Fleet, run
+from gradreg.training.checkpoint import load_model, save
 from gradreg.training.lanes import Lanes
+from gradreg.training.resident import prepare
 from gradreg.training.together import in_fleets, train_together
 
 CENTRAL = FiniteDifference(central=True)
@@ -409,3 +412,78 @@ def test_passes_on_an_input_that_is_changed_in_place_do_not_meet(engine: str) ->
     expected = values(hidden) | values(own)
     for name, value in values(hidden, own, engine=engine).items():
         torch.testing.assert_close(value, expected[name])
+
+
+class Memory(nn.Module):
+    """An LSTM, whose backward pass on the CPU cannot be vectorised."""
+
+    def __init__(self, num_outputs: int) -> None:
+        super().__init__()
+        self.lstm, self.last = nn.LSTM(1, 4, batch_first=True), nn.Linear(4, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.lstm(x[..., None])[0][:, -1])
+        return out
+
+
+def memory(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return Memory(num_outputs)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight, and a bias that is no matrix."""
+
+    def __init__(self, features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(features, features), nn.Linear(features, features)
+        self.second.weight = self.first.weight
+        self.last = nn.Linear(features, num_outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(self.second(self.first(x).tanh()).tanh())
+        return out
+
+
+def tied(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return Tied(input_shape[0], num_outputs)
+
+
+class Shift(nn.Module):
+    """Has no weight matrix."""
+
+    def __init__(self, features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.by, self.num_outputs = nn.Parameter(torch.zeros(features)), num_outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x + self.by)[:, : self.num_outputs]
+
+
+def shift(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return Shift(input_shape[0], num_outputs)
+
+
+def test_the_slopes_of_an_lstm_are_measured_row_by_row() -> None:
+    data = toy()
+    trained = run(config(data, model=f"{__name__}:memory", num_steps=3, precision="fp64"), data)
+    evaluated = prepare(data, trained.record.config, torch.device("cpu"))
+    x = evaluated.evaluated.inputs(slice(0, 1)).requires_grad_()
+    rows = [torch.autograd.grad(logit, x, retain_graph=True)[0] for logit in trained.model.eval()(x).flatten()]
+    expected = torch.stack(rows).square().sum().sqrt().item()
+    assert trained.record.gradient_norms["test"][0] == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("name", ["tied", "shift"])
+def test_one_with_tied_weights_or_none_is_trained_and_kept(name: str, tmp_path: Path) -> None:
+    data = toy()
+    trained = run(config(data, model=f"{__name__}:{name}", num_steps=3), data)
+    save(trained, data, tmp_path)
+    again = load_model(tmp_path)
+    torch.testing.assert_close(again.model.state_dict(), trained.model.state_dict())
+    in_double = data.x_test[:5].astype("float64")
+    torch.testing.assert_close(again(in_double), again(torch.from_numpy(data.x_test[:5])))
+    assert trained.record.metrics["squared_weight_norm"] == (0 if name == "shift" else pytest.approx(norm_of(trained.model)))
+
+
+def norm_of(model: nn.Module) -> float:
+    return sum(p.square().sum().item() for p in model.parameters() if p.ndim > 1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 #: ``loss(logits, targets)``: ``F.cross_entropy``, an ``nn.Module`` loss, or any function.
@@ -18,6 +20,41 @@ def batch_loss(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
     """The loss as the user's function gives it; the mean if it gives one value an example."""
     value = loss(logits, targets)
     return value if value.ndim == 0 else value.mean()
+
+
+#: Losses that compare each output with a number of its own, and those for labels of which several may hold.
+_ELEMENTWISE = (F.mse_loss, F.l1_loss, F.smooth_l1_loss, F.huber_loss, nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss)
+_OF_LABELS = (
+    F.binary_cross_entropy,
+    F.binary_cross_entropy_with_logits,
+    F.multilabel_soft_margin_loss,
+    nn.BCELoss,
+    nn.BCEWithLogitsLoss,
+    nn.MultiLabelSoftMarginLoss,
+)
+
+
+def reads_outputs_alone(loss: Loss) -> bool:
+    """Whether every output has a label of its own, as far as the loss is one of PyTorch's."""
+    return _kind(loss) in _OF_LABELS
+
+
+def check_shapes(loss: Loss, logits: Tensor, targets: Any) -> None:
+    """Raise where PyTorch would compare every example with every other, and only warn."""
+    if _kind(loss) in _ELEMENTWISE and isinstance(targets, Tensor) and not _fits(targets.shape, logits.shape):
+        raise ValueError(
+            f"the output has shape {tuple(logits.shape)} and the targets {tuple(targets.shape)}: this loss compares them "
+            "number by number. Use y.unsqueeze(1), or model(x).squeeze(1)."
+        )
+
+
+def _fits(shape: torch.Size, into: torch.Size) -> bool:
+    return len(shape) <= len(into) and all(one in (1, other) for one, other in zip(shape[::-1], into[::-1], strict=False))
+
+
+def _kind(loss: Loss) -> object:
+    function = loss.func if isinstance(loss, partial) else loss
+    return type(function) if isinstance(function, nn.Module) else function
 
 
 def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:

@@ -26,7 +26,7 @@ from gradreg.engines import (
 from gradreg.engines.compiled import Prepared, Same, plain_attributes
 from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, batch_size, copied, device_of, logits_of, take
-from gradreg.losses import Loss, batch_loss, example_loss_gradient, ignored_label
+from gradreg.losses import Loss, batch_loss, check_shapes, example_loss_gradient, ignored_label, reads_outputs_alone
 from gradreg.penalties import GradientPenalty, Penalty, Probe
 from gradreg.penalties.schedule import ALWAYS
 from gradreg.sources import GeneratorSource, KeyedSource, Source, seed_of
@@ -91,6 +91,8 @@ class Objective:
             raise TypeError(f"the loss is missing before {loss!r}: Objective(F.cross_entropy, {loss!r}, ...).")
         if isinstance(loss, type):
             raise TypeError(f"the loss {loss.__name__} is a class: pass an instance, {loss.__name__}().")
+        if not callable(loss):
+            raise TypeError(f"the loss {loss!r} is no function: pass one of (logits, y), such as F.cross_entropy.")
         for penalty in penalties:
             if not isinstance(penalty, Penalty):
                 raise TypeError(
@@ -232,6 +234,7 @@ class Objective:
         before = how.again(model, device_of(x)) if replay else None
         evaluation = self._loss_pass(model, x, active, how)
         _check_batch(evaluation.logits, y, active)
+        check_shapes(self.loss, evaluation.logits, y)
         loss = batch_loss(self.loss, evaluation.logits, y)
         if not active:
             return Terms(loss, loss, {}, evaluation.logits)
@@ -287,6 +290,7 @@ class Objective:
             source=source,
             class_dim=self.class_dim,
             ignored_label=ignored_label(self.loss),
+            exclusive=not reads_outputs_alone(self.loss),
             parameters=parameters,
         )
 

@@ -37,6 +37,7 @@ class Step:
     """
 
     def __init__(self, objective: Objective, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        _check(objective, model, optimizer)
         self.objective, self.model, self.optimizer = objective, model, optimizer
         device = next(model.parameters()).device
         joins = isinstance(objective.engine, Compiled) and device.type == "cuda"
@@ -72,6 +73,14 @@ class Step:
             if group["lr"] is not tensor:
                 tensor.fill_(float(group["lr"]))
                 group["lr"] = tensor
+
+
+def _check(objective: object, model: object, optimizer: object) -> None:
+    for name, value, kind in (("objective", objective, Objective), ("model", model, nn.Module)):
+        if not isinstance(value, kind):
+            raise TypeError(f"the {name} is {type(value).__name__}: gr.Step(objective, model, optimizer), in this order.")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise TypeError("LBFGS evaluates the loss several times a step, gr.Step once: call the objective in its closure.")
 
 
 def backward(total: Tensor, objective: Objective, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:

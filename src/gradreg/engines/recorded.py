@@ -12,7 +12,7 @@ from gradreg.engines.forward_pass import Pass, call
 from gradreg.engines.inputs import Inputs, device_of, logits_of
 from gradreg.engines.taps import Points, check_points, is_input, noted, shifted, tapped
 from gradreg.parts import begin_part
-from gradreg.penalties.probe import VJP
+from gradreg.penalties.probe import VJP, split_rows
 
 Model = Callable[..., Any]
 
@@ -56,9 +56,13 @@ def transform(model: Model, inputs: Inputs, wrt: str, how: Pass) -> tuple[Tensor
 
     def vjp(cotangents: Tensor) -> Sequence[Tensor]:
         with torch.autocast(cotangents.device.type, enabled=False):  # it is for forward passes
-            if len(cotangents) == 1:
-                return [gradient.unsqueeze(0) for gradient in pull(cotangents[0])]
-            return list(torch.func.vmap(pull)(cotangents))
+            parts = [at_once(part) for part in split_rows(cotangents, points)]
+        return [torch.cat(of_one_point) for of_one_point in zip(*parts, strict=True)] if len(parts) > 1 else parts[0]
+
+    def at_once(cotangents: Tensor) -> list[Tensor]:
+        if len(cotangents) == 1:
+            return [gradient.unsqueeze(0) for gradient in pull(cotangents[0])]
+        return list(torch.func.vmap(pull)(cotangents))
 
     return logits, vjp, points
 

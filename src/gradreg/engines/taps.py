@@ -117,11 +117,21 @@ def _touch_inputs(model: Callable[..., Any], inputs: Inputs, wrt: str, touch: To
     return fed
 
 
+_CURES = {
+    "torch.uint8": "Give the model numbers between 0 and 1: x.float() / 255.",
+    "no tensor": "Make it one: torch.as_tensor(x).",
+}
+
+
 def _raise_no_input(model: Callable[..., Any], inputs: Inputs, wrt: str, key: str) -> None:
     tensors = named_tensors(inputs)
     if key and key not in tensors:
         raise ValueError(f"wrt={wrt!r} names no input. This model is given {', '.join(tensors) or 'one tensor'}.")
     found = ", ".join(sorted({str(tensor.dtype) for tensor in tensors.values()})) or "no tensor"
+    if found in _CURES:
+        raise TypeError(
+            f"wrt={wrt!r}: the input is {found}, and only floating-point tensors have gradients. {_CURES[found]}"
+        )
     root = unwrapped(model)
     embeddings = [n for n, m in root.named_modules() if isinstance(m, nn.Embedding)] if root is not None else []
     raise TypeError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -26,6 +27,7 @@ class Penalty(ABC):
     """A term added to the loss: ``weight`` times the batch mean of ``penalty(probe)``.
 
     Attributes:
+        name: under which its value is found; that of the class in snake case, unless the class has its own.
         weight: the paper's lambda. Zero switches the penalty off at no cost.
         schedule: warm-up and lazy application.
     """
@@ -34,6 +36,10 @@ class Penalty(ABC):
 
     weight: float
     schedule: Schedule = ALWAYS
+
+    def __init_subclass__(cls) -> None:
+        if not hasattr(cls, "name") and cls.__module__ != __name__:  # GradientPenalty has none to pass on
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
 
     def __post_init__(self) -> None:
         if not isinstance(self.weight, Real):
@@ -107,7 +113,7 @@ class GradientPenalty(Penalty):
             raise ValueError(f"forward={self.forward!r} is unknown: choose 'shared' or 'fresh'.")
         if self.batch_norm not in ("train", "frozen", "running"):
             raise ValueError(f"batch_norm={self.batch_norm!r} is unknown: choose 'train', 'frozen' or 'running'.")
-        if not 0 < self.fraction <= 1:
+        if not isinstance(self.fraction, Real) or not 0 < self.fraction <= 1:
             raise ValueError(f"fraction={self.fraction!r} must be above 0 and at most 1: it is a share of the batch.")
         if self.chunk_size is not None and (not isinstance(self.chunk_size, int) or self.chunk_size < 1):
             raise ValueError(f"chunk_size={self.chunk_size!r} must be at least 1 and whole, or None for all at once.")

@@ -49,6 +49,7 @@ class Probe:
             ``integers``.
         class_dim: the dimension of the logits that holds the classes; negative counts from the end.
         ignored_label: the label that the loss leaves out, where it has one.
+        exclusive: whether an example is of one class only, as a softmax has it; not if the loss reads each output by itself.
         parameters: the model's trainable parameters by name.
     """
 
@@ -60,6 +61,7 @@ class Probe:
     source: Source = field(default_factory=GeneratorSource)
     class_dim: int = 1
     ignored_label: int | None = None
+    exclusive: bool = True
     parameters: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,7 +85,12 @@ class Probe:
         return self.output_shape.numel()
 
     def check_classes(self) -> None:
-        """Raise where the output has no class dimension."""
+        """Raise where the output has no class dimension, or several classes may hold at once."""
+        if not self.exclusive:
+            raise ValueError(
+                "the loss reads each output by itself (several labels may hold at once), and this penalty takes a softmax "
+                "over them. Use SpectReg, FrobReg or DoubleBack."
+            )
         if self.logits.ndim <= self.class_dim or self.logits.shape[self.class_dim] < 2:
             raise ValueError(
                 f"the output has shape {tuple(self.logits.shape)}, which holds no classes in dimension {self.class_dim}: "
@@ -133,9 +140,16 @@ class Probe:
         return (2 * self.integers(2, *shape) - 1).to(self.logits.dtype)
 
 
-#: Cotangents in one vectorised backward pass on the CPU, where more do not fit into its caches: 50 through LeNet took
-#: three times as long at once as ten by ten.
-ROWS_AT_ONCE = 10
+#: Cotangents in one vectorised backward pass on the CPU, and numbers in the points to differentiate by up to which they
+#: share one. Larger layers do not fit into its caches so often: ten through a small CNN took three times as long at once.
+ROWS_AT_ONCE, SMALL = 10, 10_000
+
+
+def split_rows(cotangents: Tensor, points: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The cotangents in parts, each of which is fastest in one vectorised backward pass."""
+    if cotangents.device.type != "cpu":
+        return [cotangents]
+    return torch.split(cotangents, ROWS_AT_ONCE if sum(point.numel() for point in points) <= SMALL else 1)
 
 
 def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: bool = True) -> VJP:
@@ -175,10 +189,8 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
         return [torch.stack(of_one_point) for of_one_point in zip(*rows, strict=True)]
 
     def vjp(cotangents: Tensor) -> Sequence[Tensor]:
-        if len(cotangents) <= ROWS_AT_ONCE or cotangents.is_cuda:
-            return at_once(cotangents)
-        parts = [at_once(part) for part in torch.split(cotangents, ROWS_AT_ONCE)]
-        return [torch.cat(of_one_point) for of_one_point in zip(*parts, strict=True)]
+        first, *others = [at_once(part) for part in split_rows(cotangents, points)]
+        return [torch.cat(of_one_point) for of_one_point in zip(first, *others, strict=True)] if others else first
 
     if not outputs.requires_grad:
         raise ValueError(NO_PATH)

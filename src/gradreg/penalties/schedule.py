@@ -26,10 +26,10 @@ class Schedule:
     every: int = 1
 
     def __post_init__(self) -> None:
-        if self.warmup_steps < 0:
-            raise ValueError(f"warmup_steps={self.warmup_steps} must not be negative: 0 means no warm-up.")
-        if self.every < 1:
-            raise ValueError(f"every={self.every} must be at least 1: 1 means at every step.")
+        if not isinstance(self.warmup_steps, int) or self.warmup_steps < 0:
+            raise ValueError(f"warmup_steps={self.warmup_steps!r} must not be negative, and whole: 0 means no warm-up.")
+        if not isinstance(self.every, int) or self.every < 1:
+            raise ValueError(f"every={self.every!r} must be at least 1 and whole: 1 means at every step.")
 
     def factor(self, step: int | None) -> float:
         """What to multiply the weight by at this step."""

@@ -19,7 +19,8 @@ WEIGHTS, DESCRIPTION, RECORD = "model.safetensors", "model.json", "record.json"
 class Standardised(nn.Module):
     """A model between the scales of the data: it takes inputs as they come, and predicts in the unit of the targets.
 
-    Inputs are features ``[n, features]``, or images ``[n, channels, height, width]``: uint8, or floats between 0 and 1.
+    Inputs are features ``[n, features]``, or images ``[n, channels, height, width]``: uint8, or floats between 0 and 1; a
+    tensor or an array of numpy's.
     """
 
     mean: Tensor
@@ -34,7 +35,8 @@ class Standardised(nn.Module):
             self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
-        pixels = x.float() / 255 if x.dtype == torch.uint8 else x
+        x = torch.as_tensor(x, device=self.mean.device)
+        pixels = x.float() / 255 if x.dtype == torch.uint8 else x.to(self.mean.dtype)
         output: Tensor = self.model((pixels - self.mean) / self.std)
         return output * self.target_std + self.target_mean
 
@@ -45,9 +47,9 @@ def save(trained: Trained, dataset: Dataset, folder: Path) -> None:
 
     config = trained.record.config
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(
-        {name: value.detach().cpu().contiguous() for name, value in trained.model.state_dict().items()}, folder / WEIGHTS
-    )
+    # Copies: parameters that are tied share memory, which the format has no way to say.
+    state = {name: value.detach().cpu().contiguous().clone() for name, value in trained.model.state_dict().items()}
+    save_file(state, folder / WEIGHTS)
     data = prepare(dataset, config, torch.device("cpu"))
     scales = {"mean": data.train.mean, "std": data.train.std, "target_mean": data.target_mean, "target_std": data.target_std}
     description = {

@@ -42,7 +42,7 @@ def regression_metrics(prediction: Tensor, y: Tensor) -> dict[str, Tensor]:
 
 def squared_weight_norm(parameters: Mapping[str, Tensor]) -> Tensor:
     """Sum of the squares of all weight matrices and filters."""
-    return torch.stack([w.square().sum() for w in parameters.values() if w.ndim >= 2]).sum()
+    return sum((w.square().sum() for w in parameters.values() if w.ndim >= 2), start=torch.zeros(()))
 
 
 def gradient_norms(call: Call, x: Tensor, batch_size: int) -> Tensor:
@@ -53,8 +53,18 @@ def gradient_norms(call: Call, x: Tensor, batch_size: int) -> Tensor:
 def _jacobian_norms(call: Call, x: Tensor) -> Tensor:
     outputs, pull = torch.func.vjp(lambda points: call(points).flatten(1), x)  # type: ignore[misc]
     rows = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=x.device)[:, None].expand(-1, *outputs.shape)
-    gradients: Tensor = torch.func.vmap(lambda row: pull(row)[0], chunk_size=20)(rows)
-    return gradients.flatten(2).square().sum((0, 2)).sqrt()
+    return _pulled(pull, rows).flatten(2).square().sum((0, 2)).sqrt()
+
+
+def _pulled(pull: Callable[[Tensor], tuple[Tensor]], rows: Tensor) -> Tensor:
+    """The gradient of every row, one after the other where an operation, as of oneDNN's LSTM, cannot be vectorised."""
+    try:
+        gradients: Tensor = torch.func.vmap(lambda row: pull(row)[0], chunk_size=20)(rows)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:  # if it is not the vectorisation, the next line raises it again
+        gradients = torch.stack([pull(row)[0] for row in rows])
+    return gradients
 
 
 def finite_only(metrics: Mapping[str, float]) -> dict[str, float]:
