@@ -518,6 +518,14 @@ def test_table_regression(table) -> None:
         ("a,b\n", "has 1 lines: expected a header line"),
         ("a\n1\n", "column 'a' alone"),
         ("1,2\n3,4\n", "begins with numbers: add a header line that names the 2 columns"),
+        (PETS.replace("2,", '"2,'), r"unclosed quote in line 3 \(.*\). Close it"),
+        (PETS.replace("2,", '"2,') * 5000, r"unclosed quote in line 3 \("),
+        (PETS + '"red" one,red,cat\n', "unclosed quote in line 7 "),
+        ("a,b,a\n1,2,0\n3,4,1\n", "has two columns 'a': give each a name of its own"),
+        (
+            "1.5,red,cat\n2,blue,dog\n3,red,cat\n",
+            r"begins with 1.5, red, cat, which looks like an example \('red' is also .*add a header line.* 3 columns",
+        ),
         ("a,label\n1,x\n2,x\n", "all training examples are of class x"),
         (
             "id,label\n" + "".join(f"p{i},{i % 2}\n" for i in range(101)),
@@ -532,6 +540,17 @@ def test_table_regression(table) -> None:
 def test_unusable_table(table, text: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         table(text)
+
+
+def test_table_with_blank_lines(table) -> None:
+    scattered = "\n" + PETS.replace("3,red", "\n  \n,,\n3,red") + "\n"
+    assert table(scattered).fingerprint == table(PETS).fingerprint
+    with pytest.raises(DataError, match="line 8: column 'weight' is 'oops'"):
+        table(scattered.replace("3,red", "oops,red"))
+
+
+def test_table_whose_columns_are_called_by_numbers(table) -> None:
+    assert table("0,1,colour,label\n" + "1,2,red,x\n3,4,blue,z\n" * 3).input_shape == (4,)
 
 
 def test_table_in_another_encoding(tmp_path: Path) -> None:
