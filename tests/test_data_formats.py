@@ -372,6 +372,20 @@ def test_a_task_that_is_given(npz, table) -> None:
         table("x,age\n1,23\n2,old\n3,24\n", task="regression")
 
 
+def test_many_kinds_of_texts_are_classes_if_that_is_said(npz, picture, tmp_path: Path) -> None:
+    names = np.array([f"n{i // 2}" for i in range(60)])
+    assert npz(x=np.arange(60), y=names, task="classification").num_outputs == 30
+    with pytest.raises(DataError, match="y has 30 different texts"):
+        npz(x=np.arange(60), y=names)
+    for i, name in enumerate(names):
+        picture(f"pictures/{name}/{i}.png")
+    assert load(str(tmp_path / "pictures")).num_outputs == 30
+
+
+def test_numbers_with_commas_are_classes_if_that_is_said(table) -> None:
+    assert table("a;grade\n1;2,5\n2;3\n3;2,5\n4;3\n", task="classification").class_names == ("2,5", "3")
+
+
 def test_npz_without_test_set(npz) -> None:
     x, y = np.arange(50.0)[:, None], np.arange(50) % 5
     data = npz(x=x, y=y)
@@ -485,7 +499,7 @@ def test_table_label_column(table) -> None:
     assert table(PETS, label="colour").class_names == ("blue", "green", "red")
     assert table("a,rank\n" + "1,2\n1,3\n1,4\n1,ace\n" * 3, task="classification").class_names == ("2", "3", "4", "ace")
     assert table("Y,a\n1,2\n0,3\n1,4\n0,5\n").class_names == ("0", "1")
-    assert table("\ufeffa;b\n1,5;x\n2,5;z\n1,5;x\n2,5;z\n\n").input_shape == (2,)
+    assert table("\ufeffa;b\nlight,red;x\nred;z\nlight,red;x\nred;z\n\n").input_shape == (2,)
     with pytest.raises(DataError, match="label='kin' is no column of .*choose one of weight, colour, kind"):
         table(PETS, label="kin")
 
@@ -535,6 +549,12 @@ def test_table_regression(table) -> None:
             "a,price\n" + "".join(f"1,{i}\n" for i in range(30)),
             "'price' has 30 different whole numbers in 30 rows.*say task='regression'",
         ),
+        (
+            "a,id\n" + "".join(f"1,n{i}\n" for i in range(30)),
+            "'id' has 30 different texts, such as 'n0', in 30 rows.*predict another column.*task='classification'",
+        ),
+        ("a;price\n1;2,5\n1;3\n1;4,75\n", "line 2: column 'price' is '2,5', a number with a comma. Write .*classes"),
+        ("a;kind\n2;x\n1.234,5;y\n1,5;y\n", "line 3: column 'a' is '1.234,5', a number with a comma.*in another way"),
     ],
 )
 def test_unusable_table(table, text: str, message: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,9 @@ from gradreg.data.dataset import Array
 from gradreg.data.errors import DataError
 
 MISSING = frozenset({"", "?", "na", "n/a", "nan", "none", "null"})
+
+#: 2,5 and 1.234,50 and 1,234.
+NUMBER_WITH_COMMA = re.compile(r"[-+]?\d[\d.,]*,\d+")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,12 @@ class Column:
     def is_mostly_numbers(self) -> bool:
         """Whether a text among them is a slip rather than a category."""
         return 2 * sum(as_numbers([cell]) is not None for cell in self.cells) > len(self.cells)
+
+    @property
+    def has_decimal_commas(self) -> bool:
+        """Whether all that keeps them from being numbers are commas."""
+        texts = [cell for cell in self.cells if as_numbers([cell]) is None]
+        return bool(texts) and all(map(NUMBER_WITH_COMMA.fullmatch, texts))
 
 
 def as_numbers(cells: tuple[str, ...] | list[str]) -> Array | None:

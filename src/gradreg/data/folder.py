@@ -33,8 +33,8 @@ def load_folder(folder: Path, image_size: int | None = None) -> Dataset:
     y = np.array([label for _, label in train + test])
     cut = len(train)
     if not test:
-        return assemble_with_test_set(str(folder), x, y)
-    return assemble(str(folder), x[:cut], y[:cut], x[cut:], y[cut:])
+        return assemble_with_test_set(str(folder), x, y, task="classification")
+    return assemble(str(folder), x[:cut], y[:cut], x[cut:], y[cut:], task="classification")
 
 
 def _labelled_files(folder: Path) -> Labelled:

@@ -57,6 +57,7 @@ def _features(column: Column) -> Array:
             f"{column.path}, line {line}: column {column.name!r} is {cell!r}, and most of its cells are numbers. Correct it "
             "(decimals have a point), or remove the line; if the column holds categories, write none of them as a number."
         )
+    _check_commas(column, "if the column holds categories, write them in another way")
     values = np.unique(column.cells)
     if len(values) > MAX_CATEGORIES:
         raise DataError(
@@ -76,7 +77,18 @@ def _labels(column: Column, task: Task | None) -> Array:
             f"{column.path}, line {line}: column {column.name!r} is {cell!r}, which is no number to predict. Correct it, "
             "name another column (label), or say task='classification' (--task classification) if it is a class."
         )
+    if task is None:
+        _check_commas(column, "say task='classification' (--task classification) if these are classes")
     return np.array(column.cells)
+
+
+def _check_commas(column: Column, or_else: str) -> None:
+    if column.has_decimal_commas:
+        line, cell = column.first_text
+        raise DataError(
+            f"{column.path}, line {line}: column {column.name!r} is {cell!r}, a number with a comma. Write decimals with a "
+            f"point and thousands without a comma; {or_else}."
+        )
 
 
 def _finite(column: Column, numbers: Array) -> Array:
