@@ -162,6 +162,21 @@ def test_the_task_of_own_data_can_be_said_and_goes_on_where_it_stopped(gradreg: 
     assert "mse" in gradreg("train", "--data", "ages.csv", "--task", "regression", "--steps", "5").stdout
 
 
+@pytest.mark.parametrize("words", [["train"], ["compare", *QUICK, *ONE_PENALTY]], ids=lambda words: words[0])
+def test_results_that_few_examples_make_doubtful(gradreg: Shell, tmp_path: Path, words: list[str]) -> None:
+    def write(labels: str) -> list[str]:
+        (tmp_path / "my.csv").write_text("size,kind\n" + "".join(f"{i % 7},{label}\n" for i, label in enumerate(labels)))
+        return [*words, "--data", "my.csv", "--steps", "3"]
+
+    assert "draws to train on, 1 of 2 examples, is all of class b: there" in gradreg(*write("aab"), code=2).stderr
+    assert not (tmp_path / "runs").exists(), "nothing is trained before"
+    warned = gradreg(*write("a" * 40 + "b" * 20)).stderr
+    assert "warning: my.csv has 12 test examples: results on so few may be chance. Add examples." in warned.splitlines()
+    warned = gradreg(*write("a" * 200 + "b" * 20 + "c")).stderr
+    assert "warning: my.csv has no test examples of c: results say nothing about that. Add examples." in warned.splitlines()
+    assert "warning" not in gradreg(*write("ab" * 60)).stderr
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalties_that_need_classes_are_known(name: str) -> None:
     objective = Objective(F.mse_loss, PENALTIES[name](weight=1.0))

@@ -540,6 +540,7 @@ def test_table_regression(table) -> None:
             "1.5,red,cat\n2,blue,dog\n3,red,cat\n",
             r"begins with 1.5, red, cat, which looks like an example \('red' is also .*add a header line.* 3 columns",
         ),
+        ("a,label\n1,x\n2,z\n", "2 examples of 2 classes: with 1 for testing, 1 cannot show every class. Add examples"),
         ("a,label\n1,x\n2,x\n", "all training examples are of class x"),
         (
             "id,label\n" + "".join(f"p{i},{i % 2}\n" for i in range(101)),

@@ -14,7 +14,7 @@ import torch
 import typer
 from rich.console import Console
 
-from gradreg.data import Dataset, default_sizes, load
+from gradreg.data import Dataset, check_subset, default_sizes, doubts, load, split
 from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
@@ -188,6 +188,21 @@ def say_what_is_understood(config: RunConfig, dataset: Dataset, *, quiet: bool) 
     sizes = f"{config.train_size} training, {config.validation_size} validation and {len(dataset.x_test)} test examples"
     text = f"{config.data}: {dataset.task}, {what}; {sizes}; {config.model}, {config.num_steps} steps."
     console.print(text, highlight=False, markup=False)
+
+
+def check_subsets(configs: Iterable[RunConfig], dataset: Dataset) -> None:
+    """Refuse what cannot be learned from, and say what cannot be tested, before anything is trained."""
+    for config in configs:
+        parts = split(
+            dataset,
+            train_size=config.train_size,
+            validation_size=config.validation_size,
+            seed=config.seed,
+            balanced=config.balanced,
+        )
+        check_subset(dataset, parts.train, config.seed)
+    for doubt in doubts(dataset):
+        typer.echo(f"warning: {doubt}", err=True)
 
 
 def check_model(config: RunConfig, dataset: Dataset) -> None:

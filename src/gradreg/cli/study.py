@@ -85,11 +85,12 @@ def study(
     names = default_penalties(dataset) if penalties is None else penalties
     o.check_penalties(o.parse_penalties(names), dataset)
     plan = make_plan(base, names, weights or [], runs, tuning_runs, search, tune_baseline)
+    only_tuning = ctx.info_name == "tune"
+    o.check_subsets(plan.tuning_configs(base) + ([] if only_tuning else plan.final_configs(base)), dataset)
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
     o.make_folder(folder.folder)
     o.say_what_is_understood(base, dataset, quiet=as_json)
-    only_tuning = ctx.info_name == "tune"
     with o.interruptible(lambda: _recorded(folder)), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)

@@ -54,6 +54,7 @@ def train(
     o.check_model(base, dataset)
     config = add_penalties(base, penalty or [], seed)
     o.check_penalties((one.name for one in config.penalties), dataset)
+    o.check_subsets([config], dataset)
     o.make_folder(out)
     o.say_what_is_understood(config, dataset, quiet=as_json)
     with o.interruptible(lambda: "nothing is saved."), _progress(config, tensorboard, quiet=as_json) as progress:

@@ -1,6 +1,7 @@
 """Where examples come from: embedded, named and own datasets, their splits and their scaling."""
 
 from gradreg.data.dataset import Dataset
+from gradreg.data.doubts import check_subset, doubts
 from gradreg.data.download import prepare
 from gradreg.data.errors import DataError
 from gradreg.data.load import DatasetInfo, available, find_data_dir, load
@@ -14,7 +15,9 @@ __all__ = [
     "Scaler",
     "Split",
     "available",
+    "check_subset",
     "default_sizes",
+    "doubts",
     "find_data_dir",
     "load",
     "prepare",

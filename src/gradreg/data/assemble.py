@@ -59,8 +59,20 @@ def assemble_with_test_set(name: str, x: Array, y: Array, *, task: Task | None =
     _check_labels(name, label, y)
     task = task or task_of(name, label, y)
     y = _targets(name, label, y) if task == "regression" else _flat(name, label, y)
-    train, test = hold_out(len(x), max(round(len(x) * TEST_SHARE), 1), y if task == "classification" else None)
+    num_test = max(round(len(x) * TEST_SHARE), 1)
+    if task == "classification":
+        _check_one_of_each_is_left(name, y, num_test)
+    train, test = hold_out(len(x), num_test, y if task == "classification" else None)
     return assemble(name, x[train], y[train], x[test], y[test], task=task)
+
+
+def _check_one_of_each_is_left(name: str, y: Array, num_test: int) -> None:
+    num_classes, num_train = len(np.unique(y)), len(y) - num_test
+    if 1 < num_classes > num_train:
+        raise DataError(
+            f"{name} has {len(y)} examples of {num_classes} classes: with {num_test} for testing, {num_train} cannot show "
+            "every class. Add examples."
+        )
 
 
 def _check_lengths(name: str, part: str, x: Array, y: Array) -> None:
