@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from test_training import config, toy
 from torch import nn
 
 pytest.importorskip("typer")
@@ -27,8 +28,11 @@ from gradreg import Objective
 from gradreg.bench.tables import read
 from gradreg.cli.main import main
 from gradreg.cli.options import OF_CLASSES
+from gradreg.cli.study import _notice
 from gradreg.papers.varga2018 import experiments
 from gradreg.penalties import PENALTIES
+from gradreg.study.compare import Outcome
+from gradreg.study.plan import BASELINE
 
 QUICK = ["--runs", "2", "--tuning-runs", "1", "--steps", "8", "--workers", "1"]
 ONE_PENALTY = ["--penalties", "spect_reg", "--weights", "spect_reg=0.01,0.1"]
@@ -133,6 +137,15 @@ def test_tune_never_touches_the_test_data(gradreg: Shell, tmp_path: Path) -> Non
     assert "SpectReg: " in done.stdout
     records = [json.loads(path.read_text()) for path in tmp_path.glob("tuned/records/*.json")]
     assert {record["config"]["evaluate_on"] for record in records} == {"validation"}
+
+
+def test_what_the_choice_of_weights_leaves_open_is_said(gradreg: Shell, tmp_path: Path) -> None:
+    chosen = {BASELINE: config(toy())}
+    one = Outcome([], chosen, at_edge=("SpectReg", "JacReg", "FrobReg"), undecided=("TopK",))
+    edge, undecided = _notice(one, tune_baseline=False).splitlines()
+    assert edge.startswith("The best weight of SpectReg, JacReg and FrobReg lies at the edge")
+    assert undecided == "Several weights of TopK are equally good on validation data: the first tried is taken."
+    assert _notice(Outcome([], chosen), tune_baseline=False) == ""
 
 
 def test_own_data_need_no_further_option(gradreg: Shell, tmp_path: Path) -> None:

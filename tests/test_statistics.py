@@ -238,7 +238,16 @@ def test_verdict_of_no_difference() -> None:
 
 
 def test_verdict_of_equal_runs() -> None:
-    assert "SpectReg equals the baseline" in verdict(a_comparison({"baseline": BASELINE, "SpectReg": BASELINE}))
+    said = verdict(a_comparison({"baseline": BASELINE, "SpectReg": BASELINE}))
+    assert "SpectReg equals the baseline" in said
+    assert "More runs" not in said, "which would narrow nothing"
+
+
+@pytest.mark.parametrize("runs", [2, 6])
+def test_verdict_of_runs_that_are_equal_in_single_precision(runs: int) -> None:
+    rounded = [float(np.float32(value)) for value in BASELINE[:runs]]
+    said = verdict(a_comparison({"baseline": BASELINE[:runs], "SpectReg": rounded}))
+    assert "SpectReg equals the baseline" in said
 
 
 def test_verdict_of_regression_gives_the_ratio() -> None:

@@ -56,6 +56,18 @@ def test_weights_are_chosen_on_validation_and_tested_with_shared_seeds() -> None
     assert not {c.seed for c in tuning} & {c.seed for c in final}
 
 
+def test_weights_that_validation_does_not_distinguish_are_no_preference() -> None:
+    class Indifferent(Fake):
+        def accuracy(self, one: RunConfig) -> float:
+            weight = one.penalties[-1].weight
+            return 0.9 + 1e-8 * weight - (one.arm == "DoubleBack" and weight > 1) / 10
+
+    outcome = tune(plan(), Indifferent({}))
+    assert (outcome.at_edge, outcome.undecided) == ((), ("SpectReg",))
+    assert outcome.chosen["SpectReg"].penalties[-1].weight == 0.01
+    assert tune(plan(), Fake({"SpectReg": 1.0, "DoubleBack": 1.0})).undecided == ()
+
+
 def test_the_number_of_runs_is_known_beforehand() -> None:
     for one in (plan(), plan(learning_rates=(0.01, 0.1), weight_decays=(0.0, 0.1)), plan(arms=arms_of([], {}))):
         fake = Fake({"SpectReg": 0.1, "DoubleBack": 1.0})

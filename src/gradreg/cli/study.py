@@ -18,6 +18,7 @@ from gradreg.data import Dataset
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
 from gradreg.study.plan import BASELINE, Plan, arms_of
+from gradreg.study.verdict import joined
 from gradreg.training import RunConfig
 
 STUDY = "The comparison"
@@ -199,5 +200,13 @@ def _notice(outcome: Outcome, tune_baseline: bool) -> str:
     """What a reader of the table should know beside it."""
     base = outcome.chosen[BASELINE]
     notices = [f"The tuned baseline has learning rate {base.learning_rate:g} and {', '.join(map(repr, base.penalties))}."]
-    edge = f"The best weight of {' and '.join(outcome.at_edge)} lies at the edge of those tried: --weights can widen them."
-    return "\n".join(notices * tune_baseline + [edge] * bool(outcome.at_edge))
+    notices = notices * tune_baseline
+    if outcome.at_edge:
+        notices.append(
+            f"The best weight of {joined(outcome.at_edge)} lies at the edge of those tried: --weights can widen them."
+        )
+    if outcome.undecided:
+        notices.append(
+            f"Several weights of {joined(outcome.undecided)} are equally good on validation data: the first tried is taken."
+        )
+    return "\n".join(notices)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradreg.study.plan import Arm, Plan, mean_score
+from gradreg.study.plan import ROUNDING, Arm, Plan, mean_score
 from gradreg.study.records import RunRecord, Store
 from gradreg.study.search import Execute, grid, propose
 from gradreg.training import RunConfig
@@ -21,24 +22,29 @@ class Outcome:
     Attributes:
         records: of all its runs, tuning first.
         chosen: the final config of each arm, but for the seed, by its label.
-        at_edge: arms whose best weight is the smallest or largest that was tried.
+        at_edge: arms whose best weight, and no other, is the smallest or largest that was tried.
+        undecided: arms of which several weights are the best.
     """
 
     records: list[RunRecord]
     chosen: dict[str, RunConfig]
     at_edge: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
 
 
 def tune(plan: Plan, execute: Execute) -> Outcome:
     """Choose the baseline's settings, where they are to be tuned, then each arm's weight, on validation data alone."""
     base_candidates = plan.baseline_candidates()
     records = _run_all(plan, base_candidates if len(base_candidates) > 1 else [], execute)
-    base = _best(plan, base_candidates, execute)
+    base = _best(plan, base_candidates, execute)[0]
     candidates = grid(plan, base) if plan.search == "grid" else propose(plan, base, execute)
     tried = [config for options in candidates.values() if len(options) > 1 for config in options]
     records += _run_all(plan, [base, *tried], execute)  # the base too, to see what the weights are compared with
-    chosen = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
-    return Outcome(records, chosen, tuple(arm.label for arm in plan.arms if _at_edge(arm, chosen[arm.label])))
+    best = {arm.label: _best(plan, candidates[arm.label], execute) for arm in plan.arms}
+    chosen = {label: configs[0] for label, configs in best.items()}
+    undecided = tuple(label for label, configs in best.items() if len(configs) > 1)
+    at_edge = (arm.label for arm in plan.arms if arm.label not in undecided and _at_edge(arm, chosen[arm.label]))
+    return Outcome(records, chosen, tuple(at_edge), undecided)
 
 
 def compare(plan: Plan, execute: Execute) -> Outcome:
@@ -53,11 +59,14 @@ def _run_all(plan: Plan, options: list[RunConfig], execute: Execute) -> list[Run
     return execute([run for config in options for run in plan.tuning_configs(config)])
 
 
-def _best(plan: Plan, options: list[RunConfig], execute: Execute) -> RunConfig:
-    """The config with the best mean score over its validation runs, which are recorded already; the first of equals."""
+def _best(plan: Plan, options: list[RunConfig], execute: Execute) -> list[RunConfig]:
+    """The configs with the best mean score over their validation runs, which are recorded already; several if they tie."""
     if len(options) == 1:
-        return options[0]
-    return max(options, key=lambda config: mean_score(execute(plan.tuning_configs(config))))
+        return options
+    scores = [mean_score(execute(plan.tuning_configs(config))) for config in options]
+    return [
+        config for config, score in zip(options, scores, strict=True) if math.isclose(score, max(scores), rel_tol=ROUNDING)
+    ]
 
 
 def _at_edge(arm: Arm, chosen: RunConfig) -> bool:

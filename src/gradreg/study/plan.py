@@ -16,6 +16,8 @@ from gradreg.training import RunConfig, RunRecord
 BASELINE = "baseline"
 #: Seeds of tuning runs start here, so that no final run trains on a subset that chose its weight.
 FIRST_TUNING_SEED = 1000
+#: Differences below this share of the values are the rounding of single precision, not an effect.
+ROUNDING = 2e-7
 
 #: The grids of the paper's appendix B, {1, 3} x 10^k; DoubleBack's cut at its lower end, so that all arms try equally many.
 _SMALL = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 3e-1, 1.0)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped,unused-ignore]
 
 from gradreg.penalties import PENALTIES, WeightDecay
+from gradreg.study.plan import ROUNDING
 from gradreg.study.records import RunRecord
 from gradreg.training.config import RunConfig
 
@@ -19,8 +20,6 @@ CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
 #: Pairs, or runs an arm, that a test needs: two differences of accuracies are often equal by chance, and p is 0 then.
 FEWEST = 3
-#: Differences below this share of the values are the rounding of floats, not an effect.
-ROUNDING = 1e-12
 
 MetricName = Literal["accuracy", "mse"]
 Correction = Literal["holm", "bonferroni"]

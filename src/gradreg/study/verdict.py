@@ -6,6 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence, Set
 
+from gradreg.study.plan import ROUNDING
 from gradreg.study.statistics import Comparison, Difference, Row
 
 METRIC_NAMES = {"accuracy": "accuracy", "mse": "the mean squared error"}
@@ -63,7 +64,7 @@ def _significant(comparison: Comparison, tested: dict[str, Difference]) -> list[
 def _changes(comparison: Comparison, found: dict[str, Difference], arms: Sequence[str]) -> list[str]:
     """The first arm in full, the others by their size."""
     others = [f"{arm} ({_amount(comparison, abs(found[arm].mean), found[arm])})" for arm in arms[1:]]
-    also = [f"So {'does' if len(others) == 1 else 'do'} {_list(others)}."] if others else []
+    also = [f"So {'does' if len(others) == 1 else 'do'} {joined(others)}."] if others else []
     return [f"{arm} {_change(comparison, arm, found[arm])}." for arm in arms[:1]] + also
 
 
@@ -81,10 +82,8 @@ def _insignificant(comparison: Comparison, tested: dict[str, Difference]) -> lis
     place = _place(comparison, row, difference.mean, f"the best arm, {arm}," if len(tested) > 1 else None)
     interval = f"a 95 % interval of {_interval(comparison, difference.low, difference.high)}"
     certainty = f"{interval} over {_runs(difference)} ({_corrected_p(comparison, difference)})"
-    return [
-        f"No significant difference: {place}, with {certainty}.",
-        "More runs (--runs) would narrow it.",
-    ]
+    advice = ["More runs (--runs) would narrow it."] if difference.low < difference.high else []
+    return [f"No significant difference: {place}, with {certainty}.", *advice]
 
 
 def _divergence(comparison: Comparison) -> list[str]:
@@ -124,7 +123,9 @@ def _place(comparison: Comparison, row: Row, gap: float, name: str | None = None
 def _gap(comparison: Comparison, row: Row) -> float:
     assert row.summary is not None
     assert comparison.baseline_row.summary is not None
-    return row.summary.mean - comparison.baseline_row.summary.mean
+    baseline = comparison.baseline_row.summary.mean
+    gap = row.summary.mean - baseline
+    return 0.0 if abs(gap) <= ROUNDING * abs(baseline) else gap
 
 
 def _gain(comparison: Comparison, gap: float) -> float:
@@ -175,5 +176,10 @@ def _runs(difference: Difference) -> str:
     return f"{difference.n} {'paired' if difference.paired else 'unpaired'} runs"
 
 
-def _list(names: Sequence[str]) -> str:
+def joined(names: Sequence[str]) -> str:
+    """A list as it is said.
+
+    >>> joined(["A", "B", "C"])
+    'A, B and C'
+    """
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
