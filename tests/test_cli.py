@@ -235,14 +235,34 @@ def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
     (tmp_path / "bad.py").write_text(
         "from torch import nn\ndef wide(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(7, num_outputs))\n"
         "def flat():\n    return nn.Flatten()\n"
+        "class Several(nn.Flatten):\n    def forward(self, x):\n        return x, x\n"
     )
     (tmp_path / "broken.py").write_text("def net(:\n")
     for name, message in {
         "bad.py:wide": "--model bad.py:wide, on a batch of shape (2, 1, 8, 8): RuntimeError",
         "bad.py:flat": "gives (2, 64) for a batch of 2, expected (2, 10)",
+        "bad.py:Several": "the model returned tuple, expected a tensor or an object with .logits. Wrap the model",
         "broken.py:net": "SyntaxError",
     }.items():
         assert message in gradreg("compare", "--model", name, code=2).stderr
+
+
+def test_a_model_whose_output_holds_its_logits(gradreg: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from types import SimpleNamespace\nfrom torch import nn\n"
+        "class Plain(nn.Module):\n    def __init__(self, num_outputs):\n"
+        "        super().__init__()\n        self.head = nn.Linear(64, num_outputs)\n"
+        "    def forward(self, x):\n        return self.head(x.flatten(1))\n"
+        "class Wrapped(Plain):\n    def forward(self, x):\n        return SimpleNamespace(logits=super().forward(x))\n"
+    )
+    for words in (["train", "--steps", "5"], ["compare", *QUICK, *ONE_PENALTY]):
+        plain, wrapped = (gradreg(*words, "--model", f"mine.py:{name}", "--json").stdout for name in ("Plain", "Wrapped"))
+        assert numbers(wrapped) == numbers(plain)
+
+
+def numbers(printed: str) -> dict:
+    """The results in what was printed as JSON."""
+    return {name: value for name, value in json.loads(printed).items() if name in ("metrics", "arms")}
 
 
 def test_a_class_beside_its_blocks_is_trained_and_loaded_from_other_folders(gradreg: Shell, tmp_path: Path) -> None:

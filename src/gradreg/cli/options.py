@@ -15,6 +15,7 @@ import typer
 from rich.console import Console
 
 from gradreg.data import Dataset, check_subset, default_sizes, doubts, load, split
+from gradreg.engines.inputs import logits_of
 from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
@@ -213,7 +214,7 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
     shape = dataset.input_shape
     try:
         model = build(config.model, shape, dataset.num_outputs).eval()
-        output = model(torch.zeros(2, *shape))
+        output = logits_of(model(torch.zeros(2, *shape)))
     except Exception as error:
         raise ValueError(
             f"--model {config.model}, on a batch of shape {(2, *shape)}: {type(error).__name__}: {error}"

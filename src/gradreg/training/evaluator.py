@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gradreg.data.dataset import Task
+from gradreg.engines.inputs import logits_of
 from gradreg.engines.twice import FastTwice
 from gradreg.training import metrics
 from gradreg.training.config import RunConfig
@@ -68,7 +69,7 @@ class Evaluator:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.config.precision == "bf16")
 
     def _call(self, tensors: Tensors) -> Call:
-        return lambda x: torch.func.functional_call(self.model, tensors, (x,))
+        return lambda x: logits_of(torch.func.functional_call(self.model, tensors, (x,)))
 
 
 @contextmanager
