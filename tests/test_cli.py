@@ -190,6 +190,14 @@ def test_results_that_few_examples_make_doubtful(gradreg: Shell, tmp_path: Path,
     assert "warning" not in gradreg(*write("ab" * 60)).stderr
 
 
+def test_balanced_classes_need_no_size(gradreg: Shell, tmp_path: Path) -> None:
+    (tmp_path / "my.csv").write_text("size,kind\n" + "".join(f"{i % 7},{'ab'[i % 3 == 0]}\n" for i in range(61)))
+    words = ["train", "--data", "my.csv", "--steps", "3", "--balanced"]
+    assert json.loads(gradreg(*words, "--json").stdout)["config"]["train_size"] % 2 == 0
+    message = gradreg(*words, "--train-size", "31", code=2).stderr
+    assert "Use a multiple of 2, such as 30 (--train-size), or balanced=False (no --balanced)." in message
+
+
 @pytest.mark.parametrize("name", PENALTIES)
 def test_penalties_that_need_classes_are_known(name: str) -> None:
     objective = Objective(F.mse_loss, PENALTIES[name](weight=1.0))

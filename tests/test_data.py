@@ -173,6 +173,18 @@ def test_default_sizes() -> None:
     assert SIN_POOL_SIZE > 1000 + 100
 
 
+def test_default_sizes_of_balanced_classes() -> None:
+    for data in (toy(100), toy(60, group_size=2, y_train=np.arange(60) // 2 % 3), toy(y_train=np.arange(60) % 20 % 3)):
+        sizes = default_sizes(data, balanced=True)
+        chosen = split(data, train_size=sizes[0], validation_size=sizes[1], seed=0, balanced=True).train
+        assert len({*np.bincount(data.y_train[chosen])}) == 1
+    assert default_sizes(toy(100), balanced=True) == (63, 20)
+    rare = np.array([2] * 5 + [0, 1] * 50)
+    train_size, validation_size = default_sizes(toy(105, y_train=rare), balanced=True)
+    assert train_size <= 3 * 5
+    split(toy(105, y_train=rare), train_size=train_size, validation_size=validation_size, seed=0, balanced=True)
+
+
 # Scaling
 
 

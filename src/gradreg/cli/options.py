@@ -114,7 +114,7 @@ class TrainingOptions:
 
     def config(self, dataset: Dataset) -> RunConfig:
         """The baseline's config on this dataset."""
-        train_size, validation_size = default_sizes(dataset)
+        train_size, validation_size = default_sizes(dataset, balanced=self.balanced)
         if self.optimizer not in ("adam", "sgd"):
             raise ValueError(f"--optimizer {self.optimizer!r} is unknown: choose adam or sgd.")
         if self.precision not in ("fp32", "tf32", "bf16", "fp64"):

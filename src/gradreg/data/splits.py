@@ -68,10 +68,11 @@ def split(dataset: Dataset, *, train_size: int, validation_size: int, seed: int,
     return Split(_rows(train, dataset.group_size), _rows(np.sort(validation), dataset.group_size))
 
 
-def default_sizes(dataset: Dataset) -> tuple[int, int]:
+def default_sizes(dataset: Dataset, *, balanced: bool = False) -> tuple[int, int]:
     """``(train_size, validation_size)``: the paper's, or sizes that leave room for different subsets.
 
-    For the user's own data, a fifth is for validation, and a run trains on four fifths of the rest, at most 2 000.
+    For the user's own data, a fifth is for validation, and a run trains on four fifths of the rest, at most 2 000. Balanced
+    classes share what the rarest of them has enough for.
 
     >>> from gradreg.data.embedded import sin
     >>> default_sizes(sin())
@@ -79,12 +80,29 @@ def default_sizes(dataset: Dataset) -> tuple[int, int]:
     """
     if (name := dataset.name.removesuffix(SUFFIX)) in DEFAULT_SIZES:
         train, validation = DEFAULT_SIZES[name]
-        return train, 0 if dataset.numpy_seeds else validation
+        validation = 0 if dataset.numpy_seeds else validation
+    else:
+        train, validation = _sizes_of_own(dataset)
+    if balanced and dataset.task == "classification":
+        train = _shared_equally(dataset, train, validation)
+    return train, validation
+
+
+def _sizes_of_own(dataset: Dataset) -> tuple[int, int]:
     num_groups = len(dataset.x_train) // dataset.group_size
     num_classes = dataset.num_outputs if dataset.task == "classification" else 1
     validation = min(max(num_groups // 5, num_classes), num_groups - 1)
     train = min(max((num_groups - validation) * 4 // 5, 1), 2000)
     return train * dataset.group_size, validation * dataset.group_size
+
+
+def _shared_equally(dataset: Dataset, train_size: int, validation_size: int) -> int:
+    """At most so many: equally many of each class, beside validation, and at least one."""
+    classes = dataset.y_train[:: dataset.group_size]
+    left = _permutation(len(classes), VALIDATION_STREAM)[validation_size // dataset.group_size :]
+    rarest = int(np.bincount(classes[left], minlength=dataset.num_outputs).min())
+    unit = dataset.num_outputs * dataset.group_size
+    return max(min(train_size // unit, rarest), 1) * unit
 
 
 def _check_sizes(dataset: Dataset, train_size: int, validation_size: int, seed: int) -> None:
@@ -97,7 +115,8 @@ def _check_sizes(dataset: Dataset, train_size: int, validation_size: int, seed: 
     if train_size + validation_size > available:
         raise DataError(
             f"{dataset.name}: train_size={train_size} and validation_size={validation_size} ask for "
-            f"{train_size + validation_size} training examples, and there are {available}. Ask for fewer."
+            f"{train_size + validation_size} training examples, and there are {available}. Ask for fewer "
+            "(--train-size, --validation-size)."
         )
     if train_size % dataset.group_size or validation_size % dataset.group_size:
         raise DataError(
@@ -132,18 +151,22 @@ def _balanced(dataset: Dataset, pool: Array, train_size: int) -> Array:
         if len(positions) < share:
             raise DataError(
                 f"{dataset.name}: train_size={train_size}, balanced, needs {share} examples of class {name}, and "
-                f"{len(positions)} are left beside validation. Use a smaller train_size, or do not ask for balance."
+                f"{len(positions)} are left beside validation. Use a smaller train_size (--train-size), or balanced=False "
+                "(no --balanced)."
             )
     return pool[np.sort(np.concatenate(chosen))]
 
 
 def _check_balance(dataset: Dataset, train_size: int) -> int:
     if dataset.task != "classification":
-        raise DataError(f"{dataset.name}: balanced=True needs classes, and this is regression. Use balanced=False.")
+        raise DataError(
+            f"{dataset.name}: balanced=True needs classes, and this is regression. Use balanced=False (no --balanced)."
+        )
     unit = dataset.num_outputs * dataset.group_size
     if train_size % unit:
         raise DataError(
             f"{dataset.name}: train_size={train_size} cannot be shared equally by {dataset.num_outputs} classes. "
-            f"Use a multiple of {unit}, such as {max(train_size // unit, 1) * unit}, or balanced=False."
+            f"Use a multiple of {unit}, such as {max(train_size // unit, 1) * unit} (--train-size), or balanced=False "
+            "(no --balanced)."
         )
     return dataset.num_outputs
