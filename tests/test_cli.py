@@ -307,7 +307,10 @@ def test_data_info_names_the_columns_that_are_categories(gradreg: Shell, tmp_pat
     (tmp_path / "my.csv").write_text("size,colour,kind\n1,red,a\n2,blue,b\n3,red,a\n4,green,b\n")
     shown = " ".join(gradreg("data", "info", "my.csv").stdout.split())
     assert "columns of categories │ colour: 3" in shown
-    assert json.loads(gradreg("data", "info", "my.csv", "--json").stdout)["columns_of_categories"] == {"colour": 3}
+    facts = json.loads(gradreg("data", "info", "my.csv", "--json").stdout)
+    assert facts["columns_of_categories"] == {"colour": 3}
+    assert facts["columns"] == {"size": [], "colour": ["blue", "green", "red"]}
+    assert list(facts["columns"]) == ["size", "colour"]
 
 
 @pytest.mark.parametrize(

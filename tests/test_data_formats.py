@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import hashlib
 import io
@@ -20,7 +21,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
-from gradreg.data import DataError, load, prepare
+from gradreg.data import DataError, encode_rows, load, prepare
 from gradreg.data.decode import decode_cifar10, decode_cifar100, decode_mnist, decode_tiny_imagenet, read_idx
 from gradreg.data.named import NAMED
 
@@ -489,10 +490,27 @@ def test_table(table) -> None:
     assert data.task == "classification"
     assert data.class_names == ("cat", "dog")
     assert data.input_shape == (4,)
-    assert data.categories == {"colour": 3}
+    assert data.columns == {"weight": (), "colour": ("blue", "green", "red")}
     rows = np.concatenate([data.x_train, data.x_test])
     assert [1.5, 0, 0, 1] in rows.tolist()
     assert [4, 0, 1, 0] in rows.tolist()
+
+
+def test_new_rows_are_encoded_as_those_of_the_table(table) -> None:
+    data = table(PETS)
+    rows = list(csv.DictReader(io.StringIO(PETS)))
+    wanted = np.concatenate([data.x_train, data.x_test])
+    assert sorted(encode_rows(rows, data.columns).tolist()) == sorted(wanted.tolist())
+    assert encode_rows([{"colour": " red ", "weight": 2}], data.columns).tolist() == [[2, 0, 0, 1]]
+    assert encode_rows([], data.columns).shape == (0, 4)
+    for row, message in [
+        ({"weight": 1}, "row 0 has no 'colour', and the columns are weight, colour: give all"),
+        ({"weight": 1, "colour": "pink"}, "row 0: column 'colour' is 'pink', which no example had: choose one of blue, gr"),
+        ({"weight": "1,5", "colour": "red"}, "row 0: column 'weight' is '1,5', expected a finite number"),
+        ({"weight": None, "colour": "red"}, "column 'weight' is 'None'"),
+    ]:
+        with pytest.raises(DataError, match=message):
+            encode_rows([row], data.columns)
 
 
 def test_table_label_column(table) -> None:

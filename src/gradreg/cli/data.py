@@ -55,9 +55,10 @@ def info(
     as_json: AsJson = False,
 ) -> None:
     """Load a dataset and say what is in it."""
-    facts = _facts(load_data(data, data_dir, label, image_size, task))
+    dataset = load_data(data, data_dir, label, image_size, task)
+    facts = _facts(dataset)
     if as_json:
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(facts | ({"columns": dataset.columns} if dataset.columns else {})))
         return
     table = Table(show_header=False)
     for name, value in facts.items():
@@ -93,8 +94,8 @@ def _facts(dataset: Dataset) -> dict[str, Any]:
         "default_validation_size": validation_size,
         "fingerprint": dataset.fingerprint,
     }
-    if dataset.categories:
-        facts["columns_of_categories"] = {**dataset.categories}
+    if of_categories := {name: len(categories) for name, categories in dataset.columns.items() if categories}:
+        facts["columns_of_categories"] = of_categories
     if dataset.task == "regression":
         return facts | {"outputs": dataset.num_outputs}
     counts = np.bincount(dataset.y_train, minlength=dataset.num_outputs)

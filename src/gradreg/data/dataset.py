@@ -26,7 +26,8 @@ class Dataset:
         y_train, y_test: classes 0 to K - 1 as int64 ``[n]``, or regression targets as float32 ``[n, outputs]``.
         task: classification or regression.
         class_names: the names of the classes, in order; their indices where the source has no names.
-        categories: the text columns of a table, each with the number of indicators that stand for it.
+        columns: those of a table in the order of the features, each with the categories that an indicator stands for, or
+            with none where it holds numbers.
         standardise: whether inputs and regression targets are standardised for training (errors are reported in their own
             unit).
         group_size: rows of the training data come in groups of this many, one after the other, that are drawn together.
@@ -41,7 +42,7 @@ class Dataset:
     y_test: Array
     task: Task = "classification"
     class_names: tuple[str, ...] = ()
-    categories: Mapping[str, int] = field(default_factory=dict)
+    columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     standardise: bool = True
     group_size: int = 1
     numpy_seeds: bool = False

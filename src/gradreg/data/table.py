@@ -30,12 +30,9 @@ def load_table(path: Path, label: str | None = None, task: Task | None = None) -
     columns = read_columns(path)
     target = columns.pop(_label_column(path, [column.name for column in columns], label))
     y, named = _labels(target, task), f"column {target.name!r}"
-    features = [_features(column) for column in columns]
-    dataset = assemble_with_test_set(str(path), np.concatenate(features, axis=1), y, task=task, label=named)
-    categories = {
-        column.name: part.shape[1] for column, part in zip(columns, features, strict=True) if column.numbers is None
-    }
-    return replace(dataset, categories=categories)
+    categories = {column.name: _categories(column) for column in columns}
+    x = np.concatenate([_features(column, categories[column.name]) for column in columns], axis=1)
+    return replace(assemble_with_test_set(str(path), x, y, task=task, label=named), columns=categories)
 
 
 def _label_column(path: Path, header: list[str], label: str | None) -> int:
@@ -47,10 +44,10 @@ def _label_column(path: Path, header: list[str], label: str | None) -> int:
     return header.index(label)
 
 
-def _features(column: Column) -> Array:
-    """A numeric column as it is, a text column as one column for each of its values."""
+def _categories(column: Column) -> tuple[str, ...]:
+    """The different texts in sorted order; none of a column of numbers."""
     if column.numbers is not None:
-        return _finite(column, column.numbers)[:, None]
+        return ()
     line, cell = column.first_text
     if column.is_mostly_numbers:
         raise DataError(
@@ -58,13 +55,20 @@ def _features(column: Column) -> Array:
             "(decimals have a point), or remove the line; if the column holds categories, write none of them as a number."
         )
     _check_commas(column, "if the column holds categories, write them in another way")
-    values = np.unique(column.cells)
-    if len(values) > MAX_CATEGORIES:
+    categories = tuple(sorted({*column.cells}))
+    if len(categories) > MAX_CATEGORIES:
         raise DataError(
-            f"{column.path}: column {column.name!r} has {len(values)} different texts, such as {cell!r}: too many to be "
+            f"{column.path}: column {column.name!r} has {len(categories)} different texts, such as {cell!r}: too many to be "
             f"categories (at most {MAX_CATEGORIES}). Remove the column if it is a name; correct it if it should be numbers."
         )
-    return np.eye(len(values))[np.searchsorted(values, column.cells)]
+    return categories
+
+
+def _features(column: Column, categories: tuple[str, ...]) -> Array:
+    """A column of numbers as it is, categories as an indicator for each of them."""
+    if column.numbers is not None:
+        return _finite(column, column.numbers)[:, None]
+    return np.eye(len(categories))[np.searchsorted(categories, column.cells)]
 
 
 def _labels(column: Column, task: Task | None) -> Array:
