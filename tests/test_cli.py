@@ -229,6 +229,29 @@ def test_train_saves_a_model_that_three_lines_load(gradreg: Shell, tmp_path: Pat
     assert list((tmp_path / "board").iterdir())
 
 
+def test_train_says_on_how_many_examples(gradreg: Shell) -> None:
+    said = gradreg("train", "--steps", "5").stderr
+    assert said == (
+        "digits: classification, 10 classes; trains on 100 of 1258 examples (--train-size), 300 of them are for validation, "
+        "539 others to test on; mlp, 5 steps.\n"
+    )
+    assert gradreg("train", "--steps", "5", "--json").stderr == ""
+    assert "error: training diverged" in gradreg("train", "--learning-rate", "1e30", "--steps", "5", code=2).stderr
+
+
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_runs_that_are_not_trained_together_are_said_once_in_one_line(gradreg: Shell, tmp_path: Path, workers: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n    def __init__(self, num_outputs):\n        super().__init__(64, num_outputs)\n"
+        "    def forward(self, x):\n        return super().forward(x.flatten(1)) * (1 if x.sum() > 0 else -1)\n"
+    )
+    said = gradreg("compare", *QUICK, *ONE_PENALTY, "--model", "mine.py:Net", "--workers", workers).stderr
+    assert said.count("\n") == 1
+    assert said.startswith("warning: mine.py:Net: runs are trained one by one (")
+
+
 def test_a_model_of_ones_own(gradreg: Shell, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\ndef small(num_outputs):\n    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs))\n"
@@ -347,7 +370,6 @@ def test_data_info_names_the_columns_that_are_categories(gradreg: Shell, tmp_pat
         (["train", "--data", "sin", "--penalty", "one_hot=1"], "--task classification"),
         (["train", "--task", "ranking"], "task='ranking' is unknown: choose classification or regression"),
         (["train", "--device", "meta"], "choose cpu, cuda or"),
-        (["train", "--learning-rate", "1e30", "--steps", "5"], "training diverged"),
         (["compare", "--data", "sin@authors"], "there are none to choose weights on. Use it with gradreg train"),
         (["reproduce", "table3", "--show", "--out", "nowhere"], "there are no results of these in nowhere"),
     ],

@@ -98,7 +98,7 @@ def test_one_whose_seed_decides_more_than_its_state_is_trained_alone() -> None:
     for together in (Fleet, Lanes):
         with pytest.raises(TraceError, match="mix depends on the seed and is neither parameter nor buffer"):
             list(together(configs, data, device="cpu").train())
-    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+    with pytest.warns(UserWarning, match="runs are trained one by one"):
         records = list(train_together(configs, data, "cpu"))
     assert [record.metrics for record in records] == [run(each, data).record.metrics for each in configs]
     assert len(list(Fleet([one, replace(one, learning_rate=0.02)], data).train())) == 2  # of one seed they may share it
@@ -107,7 +107,7 @@ def test_one_whose_seed_decides_more_than_its_state_is_trained_alone() -> None:
 def test_one_that_cannot_be_vectorised_is_trained_alone() -> None:
     data = toy()
     one = config(data, model=f"{__name__}:recurrent", num_steps=3)
-    with pytest.warns(UserWarning, match="2 runs are trained one by one"):
+    with pytest.warns(UserWarning, match="runs are trained one by one"):
         records = list(train_together([one, replace(one, seed=1)], data, "cpu"))
     assert [record.metrics for record in records] == [run(replace(one, seed=seed), data).record.metrics for seed in (0, 1)]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
+from collections.abc import Callable
 
 #: What a user can cause and mend. Anything else is our mistake and shows its traceback.
 USER_ERRORS = (ValueError, TypeError, OSError, RuntimeError)
@@ -16,6 +18,8 @@ def main() -> None:
         from gradreg.cli.app import app
     except ModuleNotFoundError as error:
         sys.exit(f"error: the command line needs {error.name}: pip install 'gradreg[cli]'.")
+    if not os.environ.get("GRADREG_DEBUG"):
+        warnings.showwarning = _one_line_each()
     try:
         app()
     except USER_ERRORS as error:
@@ -23,3 +27,16 @@ def main() -> None:
             raise
         print(f"error: {error}", file=sys.stderr)  # noqa: T201
         sys.exit(EXIT_USER_ERROR)
+
+
+def _one_line_each() -> Callable[..., None]:
+    """Shows a warning in one line, without the place that it comes from, and once."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: object) -> None:
+        line = " ".join(f"warning: {message}".split())
+        if line not in seen:
+            seen.add(line)
+            print(line, file=sys.stderr)  # noqa: T201
+
+    return show

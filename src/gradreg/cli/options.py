@@ -181,14 +181,14 @@ def make_folder(out: Path | None) -> None:
 
 
 def say_what_is_understood(config: RunConfig, dataset: Dataset, *, quiet: bool) -> None:
-    """What will be trained on what, in one line, to whoever sits at a terminal."""
-    console = Console(stderr=True)
-    if quiet or not console.is_terminal:
+    """What will be trained on what, in one line."""
+    if quiet:
         return
     what = f"{dataset.num_outputs} classes" if dataset.task == "classification" else f"{dataset.num_outputs} to predict"
-    sizes = f"{config.train_size} training, {config.validation_size} validation and {len(dataset.x_test)} test examples"
-    text = f"{config.data}: {dataset.task}, {what}; {sizes}; {config.model}, {config.num_steps} steps."
-    console.print(text, highlight=False, markup=False)
+    trained = f"trains on {config.train_size} of {len(dataset.x_train)} examples (--train-size)"
+    others = f"{config.validation_size} of them are for validation, {len(dataset.x_test)} others to test on"
+    text = f"{config.data}: {dataset.task}, {what}; {trained}, {others}; {config.model}, {config.num_steps} steps."
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def check_subsets(configs: Iterable[RunConfig], dataset: Dataset) -> None:

@@ -91,7 +91,7 @@ def study(
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
     o.make_folder(folder.folder)
-    o.say_what_is_understood(base, dataset, quiet=as_json)
+    o.say_what_is_understood(base, dataset, quiet=as_json or not Console(stderr=True).is_terminal)
     with o.interruptible(lambda: _recorded(folder)), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)

@@ -55,10 +55,11 @@ def train(
     config = add_penalties(base, penalty or [], seed)
     o.check_penalties((one.name for one in config.penalties), dataset)
     o.check_subsets([config], dataset)
+    where = o.default_device(device)
     o.make_folder(out)
     o.say_what_is_understood(config, dataset, quiet=as_json)
     with o.interruptible(lambda: "nothing is saved."), _progress(config, tensorboard, quiet=as_json) as progress:
-        trained = run(config, dataset, device=o.default_device(device), progress=progress)
+        trained = run(config, dataset, device=where, progress=progress)
     if trained.record.metrics["diverged"]:
         raise ValueError(
             "training diverged: the loss or a penalty is not finite any more. Nothing is saved; lower --learning-rate, or "

@@ -7,6 +7,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -101,7 +102,10 @@ class _Workers:
 
     def train(self, fleets: list[list[RunConfig]]) -> Iterator[list[RunRecord]]:
         for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets]):
-            yield finished.result()
+            records, warned = finished.result()
+            for text, kind in warned:
+                warnings.warn(text, kind, stacklevel=2)
+            yield records
 
     def close(self) -> None:
         """Let the processes end, and wait for it."""
@@ -128,8 +132,11 @@ class _Worker:
         cls.dataset, cls.device, cls.snapshots = dataset, device, snapshots
 
     @classmethod
-    def work(cls, fleet: list[RunConfig]) -> list[RunRecord]:
-        return list(train_together(fleet, cls.dataset, cls.device, cls.snapshots))
+    def work(cls, fleet: list[RunConfig]) -> tuple[list[RunRecord], list[tuple[str, type[Warning]]]]:
+        """The records, and what there was to warn of, for whoever waits for them."""
+        with warnings.catch_warnings(record=True) as warned:
+            records = list(train_together(fleet, cls.dataset, cls.device, cls.snapshots))
+        return records, [(str(one.message), one.category) for one in warned]
 
 
 def _keep_freed_memory() -> None:

@@ -116,7 +116,7 @@ def train_together(
         if not small and not isinstance(error, TraceError | DifferentiationError):
             raise
         if len(configs) > 1:
-            warnings.warn(f"{configs[0].model}: {len(configs)} runs are trained one by one ({error}).", stacklevel=2)
+            warnings.warn(f"{configs[0].model}: runs are trained one by one ({error}).", stacklevel=2)
         size = 1
     _free_memory()
     left = [config for config in configs if config.key not in done]
