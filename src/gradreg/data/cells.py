@@ -33,30 +33,34 @@ class Column:
     @cached_property
     def numbers(self) -> Array | None:
         """None where one of the cells is a text."""
-        return as_numbers(self.cells)
+        try:
+            return np.array([float(cell) for cell in self.cells])
+        except ValueError:
+            return None
 
     @property
     def first_text(self) -> tuple[int, str]:
         """Its line and the cell."""
-        return next((line, cell) for line, cell in zip(self.lines, self.cells, strict=True) if as_numbers([cell]) is None)
+        return next((line, cell) for line, cell in zip(self.lines, self.cells, strict=True) if not is_number(cell))
 
     @property
     def is_mostly_numbers(self) -> bool:
         """Whether a text among them is a slip rather than a category."""
-        return 2 * sum(as_numbers([cell]) is not None for cell in self.cells) > len(self.cells)
+        return 2 * sum(map(is_number, self.cells)) > len(self.cells)
 
     @property
     def has_decimal_commas(self) -> bool:
         """Whether all that keeps them from being numbers are commas."""
-        texts = [cell for cell in self.cells if as_numbers([cell]) is None]
+        texts = [cell for cell in self.cells if not is_number(cell)]
         return bool(texts) and all(map(NUMBER_WITH_COMMA.fullmatch, texts))
 
 
-def as_numbers(cells: tuple[str, ...] | list[str]) -> Array | None:
+def is_number(cell: str) -> bool:
     try:
-        return np.array([float(cell) for cell in cells])
+        float(cell)
     except ValueError:
-        return None
+        return False
+    return True
 
 
 def read_columns(path: Path) -> list[Column]:
@@ -102,12 +106,12 @@ def _check_header(path: Path, columns: list[Column]) -> None:
     header = [column.name for column in columns]
     if len(header) < 2:
         raise DataError(f"{path} has the column {header[0]!r} alone: expected the label and at least one feature.")
-    if as_numbers(header) is not None:
+    if all(map(is_number, header)):
         raise DataError(f"{path} begins with numbers: add a header line that names the {len(header)} columns.")
     for i, name in enumerate(header):
         if name in header[:i]:
             raise DataError(f"{path} has two columns {name!r}: give each a name of its own.")
-    with_numbers = any(as_numbers([name]) is not None for name in header)
+    with_numbers = any(map(is_number, header))
     for column in columns:
         if with_numbers and column.numbers is None and column.name in column.cells:
             raise DataError(
