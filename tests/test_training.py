@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 from torch import nn
 
 import gradreg as gr
-from gradreg.data import Dataset, load
+from gradreg.data import Dataset, encode_rows, load
 from gradreg.draws import Draws
 from gradreg.models import build
 from gradreg.training import Fleet, RunConfig, RunRecord, run, schedule
@@ -50,6 +51,33 @@ PENALTIES = (gr.SpectReg(weight=0.01), gr.WeightDecay(weight=0.001))
 
 def without_times(record: RunRecord) -> dict:
     return {name: value for name, value in record.to_data().items() if name != "provenance"}
+
+
+class WithLogits(nn.Module):
+    """Returns what a model of Hugging Face would."""
+
+    def __init__(self, features: int, num_outputs: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(features, num_outputs)
+
+    def forward(self, x: torch.Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.last(x))
+
+
+def with_logits(input_shape: tuple[int, ...], num_outputs: int) -> nn.Module:
+    return WithLogits(input_shape[0], num_outputs)
+
+
+def test_a_model_knows_the_columns_that_it_was_trained_on(tmp_path: Path) -> None:
+    """So that new rows can be given to it as they are written, also by a model that returns an object."""
+    rows = [f"{i % 7},{('red', 'blue')[i % 2]},{('a', 'b')[i % 2]}" for i in range(60)]
+    (tmp_path / "my.csv").write_text("\n".join(["size,colour,label", *rows]))
+    data = load(str(tmp_path / "my.csv"))
+    trained = run(config(data, model=f"{__name__}:with_logits", train_size=20, validation_size=5, num_steps=200), data)
+    save(trained, data, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    found = model(encode_rows([{"colour": "red", "size": 3}, {"size": "4", "colour": "blue"}], model.columns))
+    assert found.argmax(1).tolist() == [0, 1]
 
 
 def test_a_point_at_which_a_penalty_did_not_act_has_no_number_of_it() -> None:

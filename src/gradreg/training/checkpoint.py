@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from gradreg.data import Dataset
+from gradreg.data.encode import Columns
+from gradreg.engines.inputs import logits_of
 from gradreg.models import build
 from gradreg.training.resident import prepare
 from gradreg.training.run import Trained
@@ -20,7 +22,8 @@ class Standardised(nn.Module):
     """A model between the scales of the data: it takes inputs as they come, and predicts in the unit of the targets.
 
     Inputs are features ``[n, features]``, or images ``[n, channels, height, width]``: uint8, or floats between 0 and 1; a
-    tensor or an array of numpy's.
+    tensor or an array of numpy's. ``columns`` are those of the table that the model was trained on, for
+    :func:`~gradreg.data.encode_rows`; none if it was no table.
     """
 
     mean: Tensor
@@ -28,16 +31,16 @@ class Standardised(nn.Module):
     target_mean: Tensor
     target_std: Tensor
 
-    def __init__(self, model: nn.Module, scales: dict[str, Tensor]) -> None:
+    def __init__(self, model: nn.Module, scales: dict[str, Tensor], columns: Columns | None = None) -> None:
         super().__init__()
-        self.model = model
+        self.model, self.columns = model, columns or {}
         for name, value in scales.items():
             self.register_buffer(name, value)
 
     def forward(self, x: Tensor) -> Tensor:
         x = torch.as_tensor(x, device=self.mean.device)
         pixels = x.float() / 255 if x.dtype == torch.uint8 else x.to(self.mean.dtype)
-        output: Tensor = self.model((pixels - self.mean) / self.std)
+        output = logits_of(self.model((pixels - self.mean) / self.std))
         return output * self.target_std + self.target_mean
 
 
@@ -58,6 +61,7 @@ def save(trained: Trained, dataset: Dataset, folder: Path) -> None:
         "num_outputs": dataset.num_outputs,
         "dropout": config.dropout,
         "class_names": dataset.class_names,
+        "columns": {**dataset.columns},
         "scales": {name: value.tolist() for name, value in scales.items()},
     }
     (folder / DESCRIPTION).write_text(json.dumps(description, indent=1))
@@ -74,7 +78,8 @@ def load_model(folder: str | Path) -> Standardised:
     told = json.loads((folder / DESCRIPTION).read_text())
     model = build(told["model"], tuple(told["input_shape"]), told["num_outputs"], dropout=told["dropout"])
     model.load_state_dict(load_file(folder / WEIGHTS))
-    return Standardised(model, {name: torch.tensor(value) for name, value in told["scales"].items()}).eval()
+    scales = {name: torch.tensor(value) for name, value in told["scales"].items()}
+    return Standardised(model, scales, told.get("columns")).eval()
 
 
 def _absolute(model: str) -> str:
