@@ -14,11 +14,12 @@ import torch
 import typer
 from rich.console import Console
 
-from gradreg.data import Dataset, check_subset, default_sizes, doubts, load, split
+from gradreg.data import Dataset, check_subset, default_sizes, doubts, load
 from gradreg.engines.inputs import logits_of
 from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
 from gradreg.training import RunConfig
+from gradreg.training.resident import split_of
 
 EXIT_INTERRUPTED = 130
 WHAT, TRAIN, WHERE = "What to train on", "How to train", "Where to run"
@@ -194,14 +195,7 @@ def say_what_is_understood(config: RunConfig, dataset: Dataset, *, quiet: bool) 
 def check_subsets(configs: Iterable[RunConfig], dataset: Dataset) -> None:
     """Refuse what cannot be learned from, and say what cannot be tested, before anything is trained."""
     for config in configs:
-        parts = split(
-            dataset,
-            train_size=config.train_size,
-            validation_size=config.validation_size,
-            seed=config.seed,
-            balanced=config.balanced,
-        )
-        check_subset(dataset, parts.train, config.seed)
+        check_subset(dataset, split_of(dataset, config).train, config.seed)
     for doubt in doubts(dataset):
         typer.echo(f"warning: {doubt}", err=True)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradreg.data import Dataset, Scaler, split
+from gradreg.data import Dataset, Scaler, Split, split
 from gradreg.data.dataset import Array
 from gradreg.training.config import RunConfig
 
@@ -55,18 +55,23 @@ class RunData:
         return (y - self.target_mean) / self.target_std
 
 
-def prepare(dataset: Dataset, config: RunConfig, device: torch.device, *, beside: RunData | None = None) -> RunData:
-    """The splits that the config asks for, on the device, standardised with the statistics of the training subset.
-
-    What is evaluated is the same for every seed: it is shared with the run ``beside`` this one.
-    """
-    parts = split(
+def split_of(dataset: Dataset, config: RunConfig) -> Split:
+    """Which examples the config trains on, and which it validates on."""
+    return split(
         dataset,
         train_size=config.train_size,
         validation_size=config.validation_size,
         seed=config.seed,
         balanced=config.balanced,
     )
+
+
+def prepare(dataset: Dataset, config: RunConfig, device: torch.device, *, beside: RunData | None = None) -> RunData:
+    """The splits that the config asks for, on the device, standardised with the statistics of the training subset.
+
+    What is evaluated is the same for every seed: it is shared with the run ``beside`` this one.
+    """
+    parts = split_of(dataset, config)
     scaler = Scaler.of(dataset, dataset.x_train[parts.train])
     dtype = dtype_of(config)
     mean, std = (torch.as_tensor(values, dtype=dtype, device=device) for values in (scaler.mean, scaler.std))
