@@ -144,10 +144,8 @@ def images_or_weights() -> str:
     for whose, runs in drawn.items():
         summary = Summary.of([accuracy for _, accuracy in runs])
         rows.append([*whose, f"{summary.mean:.2f} ({summary.std:.2f})", f"{summary.n}"])
-    by_images = {
-        whose: _by_images(drawn[whose, "ours"]) + _by_images(drawn[whose, "theirs"]) for whose in ("ours", "theirs")
-    }
-    images = welch(_by_images(drawn["theirs", "ours"] + drawn["theirs", "theirs"]), by_images["ours"])
+    by_images = {whose: _by_images(drawn[whose, "ours"] + drawn[whose, "theirs"]) for whose in ("ours", "theirs")}
+    images = welch(by_images["theirs"], by_images["ours"])
     weights = welch(*([accuracy for _, accuracy in drawn["ours", whose]] for whose in ("theirs", "ours")))
     text = (
         "Is it their images or their initial weights? Baselines with one of the two, each of their ten seeds three times "

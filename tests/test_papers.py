@@ -364,6 +364,54 @@ def test_an_arm_of_two_experiments_is_run_once_and_kept_in_both(tmp_path: Path) 
     assert len(both.results.load(twin)) == len(both.results.load(tiny())) == 4
 
 
+def test_what_is_kept_twice_stays_as_it_is(tmp_path: Path) -> None:
+    """Two calls may have run the same arm for two experiments: neither file takes the other's numbers."""
+    one, twin = tiny(), replace(tiny(), id="twin")
+    both = reproduction(tmp_path, [], one, twin)
+    both.run()
+    changed = [replace(record, metrics=record.metrics | {"mse": 7.0}) for record in both.results.load(twin)]
+    both.results.add(twin, changed)
+    before = [both.results.path(each).read_text() for each in (one, twin)]
+    both.run()
+    reproduction(tmp_path, [], twin, one).run()
+    assert [both.results.path(each).read_text() for each in (one, twin)] == before
+
+
+def test_folders_of_results_merge(tmp_path: Path) -> None:
+    """What is in both stays as it is here."""
+    here, there = (reproduction(tmp_path / name, [], tiny()) for name in ("here", "there"))
+    here.run()
+    more = replace(there, experiments=[replace(tiny(), num_runs=4)])
+    more.run()
+    before = here.results.load(tiny())
+    here.merge(there.results)
+    merged = here.results.load(tiny())
+    assert sorted(run_id(record.config) for record in merged) == sorted(run_id(r.config) for r in more.results.load(tiny()))
+    assert [record for record in merged if record.config.seed < 2] == before
+    text = there.results.path(tiny()).read_text()
+    there.results.path(tiny()).write_text(text.replace(before[0].config.fingerprint, "0" * 16))
+    with pytest.raises(ValueError, match="its fingerprint is 0000000000000000"):
+        here.merge(there.results)
+
+
+def test_runs_on_other_data_of_the_same_name_are_not_mixed(tmp_path: Path) -> None:
+    reproduction(tmp_path, [], tiny()).run()
+    more = reproduction(tmp_path, [], replace(tiny(), num_runs=3))
+    sin = load("sin")
+    other = replace(sin, x_train=sin.x_train + 1)
+    assert other.fingerprint != sin.fingerprint
+    with pytest.raises(ValueError, match=f"its fingerprint is {other.fingerprint}, theirs {sin.fingerprint}.*--out"):
+        replace(more, load=lambda name: other).run()
+    more.run()
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[1]"])
+def test_a_damaged_file_of_results_is_named(text: str, tmp_path: Path) -> None:
+    (tmp_path / "sin_domain.json").write_text(text)
+    with pytest.raises(ValueError, match=r"sin_domain.json is no file of results"):
+        Results(tmp_path).load(tiny())
+
+
 def test_what_one_experiment_knows_another_need_not_run(tmp_path: Path) -> None:
     seen: list[RunRecord] = []
     reproduction(tmp_path, seen, tiny()).run()

@@ -43,6 +43,7 @@ def reproduce(
     device: o.Device = None,
     workers: o.Workers = None,
     out: Annotated[Path, typer.Option(help="Folder of the results, a file an experiment.")] = RESULTS,
+    merge: Annotated[Path | None, typer.Option(help="Another such folder, to take the runs from that are not here.")] = None,
     as_json: o.Json = False,
 ) -> None:
     """Reproduce tables and figures of the paper: published and measured side by side.
@@ -51,19 +52,33 @@ def reproduce(
     CPU: --show first.
     """
     chosen = _of_data(chosen_experiments(ids, protocol), data, runs)
-    where = o.default_device(device)
+    where, part = o.default_device(device), f"{protocol}_tuned" if tuned else protocol
     reproduction = Reproduction(
         experiments=chosen,
-        results=Results(out / (f"{protocol}_tuned" if tuned else protocol)),
+        results=Results(out / part),
         store=Path("runs") / "varga2018" / "records",
         load=partial(load, data_dir=data_dir),
         device=where,
         num_workers=workers or default_workers(where),
         watch=None if as_json else _Counter(),
     )
-    kept = f"finished runs are kept in {reproduction.results.folder}, and the same command goes on from there."
-    with o.interruptible(lambda: kept):
+    if merge is not None:
+        _merge(reproduction, merge / part)
+    with o.interruptible(lambda: _kept(reproduction)):
         _reproduce(reproduction, tuned=tuned, show=show, as_json=as_json)
+
+
+def _merge(reproduction: Reproduction, folder: Path) -> None:
+    if not folder.is_dir():
+        raise ValueError(f"--merge: there is no folder {folder}. Name one that --out wrote, without the protocol.")
+    reproduction.merge(Results(folder))
+
+
+def _kept(reproduction: Reproduction) -> str:
+    """What is there after an interruption."""
+    if not any(map(reproduction.results.load, reproduction.experiments)):
+        return "no run was finished (many train together in one step, and end together), so nothing is kept."
+    return f"finished runs are kept in {reproduction.results.folder}, and the same command goes on from there."
 
 
 def _reproduce(reproduction: Reproduction, *, tuned: bool, show: bool, as_json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -51,12 +51,22 @@ class Reproduction:
         missing = self.missing()
         datasets = {name: self.load(name) for name in dict.fromkeys(config.data for config in missing)}
         for name, dataset in datasets.items():
+            self._check_same_data(name, {dataset.fingerprint})
             configs = [replace(config, fingerprint=dataset.fingerprint) for config in missing if config.data == name]
             saver = _Saver(self)
             try:
                 Executor(dataset, Store(self.store), self.device, self.num_workers, saver)(configs)
             finally:
                 saver.save()
+
+    def merge(self, other: Results) -> None:
+        """Take the runs of another folder that are not here; those that are in both stay as they are here."""
+        for experiment in self.experiments:
+            records = other.load(experiment)
+            for name in dict.fromkeys(record.config.data for record in records):
+                theirs = {record.config.fingerprint for record in records if record.config.data == name}
+                self._check_same_data(name, theirs)
+            self._add_absent(experiment, records)
 
     def keep(self, records: Iterable[RunRecord]) -> None:
         """Write these records to the results of every experiment that they belong to."""
@@ -65,8 +75,25 @@ class Reproduction:
             self.results.add(experiment, records)
 
     def _share_what_is_known(self) -> None:
-        """Arms that experiments share were perhaps run for one of them alone."""
-        self.keep(record for experiment in self.experiments for record in self.results.load(experiment))
+        """Arms that experiments share were perhaps run for one of them alone. What an experiment has stays as it is."""
+        kept = [record for experiment in self.experiments for record in self.results.load(experiment)]
+        for experiment in self.experiments:
+            self._add_absent(experiment, kept)
+
+    def _add_absent(self, experiment: Experiment, records: Iterable[RunRecord]) -> None:
+        own = {run_id(record.config) for record in self.results.load(experiment)}
+        self.results.add(experiment, [record for record in records if run_id(record.config) not in own])
+
+    def _check_same_data(self, name: str, fingerprints: Set[str]) -> None:
+        """Runs on other data under the same name would be taken for more of the same."""
+        for experiment in self.experiments:
+            kept = {record.config.fingerprint for record in self.results.load(experiment) if record.config.data == name}
+            if other := kept - fingerprints:
+                raise ValueError(
+                    f"{name} is not what the runs in {self.results.path(experiment)} were trained on: its fingerprint is "
+                    f"{', '.join(sorted(fingerprints))}, theirs {', '.join(sorted(other))}. Prepare it anew, or keep its "
+                    "results in another folder (--out)."
+                )
 
 
 class _Saver:

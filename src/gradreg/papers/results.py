@@ -32,7 +32,13 @@ class Results:
     def load(self, experiment: Experiment) -> list[RunRecord]:
         """The runs that are kept; none where there is no file."""
         path = self.path(experiment)
-        return _records(json.loads(path.read_text())) if path.is_file() else []
+        try:
+            return _records(json.loads(path.read_text())) if path.is_file() else []
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is no file of results ({type(error).__name__}: {error}): bring it back from where it came, or "
+                "remove it, and its runs are made again."
+            ) from error
 
     def add(self, experiment: Experiment, records: Iterable[RunRecord]) -> None:
         """Keep these runs beside those that are there, as far as they belong to the experiment."""

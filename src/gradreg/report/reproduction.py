@@ -46,7 +46,7 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     counted = f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; " if cells else ""
     return (
         f"{counted}{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out its way, "
-        f"{outcomes.count('reversed')} significantly the other way."
+        f"{outcomes.count('reversed') + outcomes.count('differs after all')} significantly the other way."
     )
 
 

@@ -136,7 +136,6 @@ def plateaus(p: Protocol) -> Experiment:
             Cell(row="Baseline", column=column, config=p.sin(data="sin_pairs"), metric=metric)
             for column, metric in metrics.items()
         ),
-        claims=claims.PLATEAUS,
         deviations=deviations.PLATEAUS,
         num_runs=20,
     )

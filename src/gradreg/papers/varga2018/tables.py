@@ -187,7 +187,7 @@ def table7(p: Protocol) -> Experiment:
             for weight, mse in SIN_MSE.items()
         ),
         claims=claims.TABLE7,
-        deviations=deviations.SIN,
+        deviations=deviations.SIN if p.as_written else (*deviations.SIN, deviations.SIN_WEIGHTS),
         num_runs=20,
     )
 
