@@ -239,7 +239,9 @@ def test_one_run_is_run_and_not_judged() -> None:
     experiment = toy()
     runs = [record for record in records(experiment, 0.97, 0.97) if record.config.seed == 0]
     assert [one.verdict for one in judge(experiment, runs)] == ["one run"] * 2
-    assert headline([experiment], {"toy": runs}).startswith("2 of 2 published cells run, 0 agree")
+    assert headline([experiment], {"toy": runs}).startswith(
+        "2 of 2 published cells run (2 of one run, which has no spread to judge by), 0 agree"
+    )
 
 
 def test_diverged_runs_are_counted_and_left_out() -> None:

@@ -43,10 +43,13 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
     run = [one for one in cells if one.verdict != "not run"]
     tested = [one for e in experiments for one in claims_tested(e, judged[e.id]) if one.outcome != "not run"]
     agree, outcomes = sum(one.verdict == "agrees" for one in run), [one.outcome for one in tested]
-    counted = f"{len(run)} of {len(cells)} published cells run, {agree} agree within two standard errors; " if cells else ""
+    single = sum(one.verdict == "one run" for one in run)
+    unjudged = f" ({single} of one run, which has no spread to judge by)" if single else ""
+    counted = f"{len(run)} of {len(cells)} published cells run{unjudged}, {agree} agree within two standard errors; "
+    against = outcomes.count("reversed") + outcomes.count("differs after all")
     return (
-        f"{counted}{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out its way, "
-        f"{outcomes.count('reversed') + outcomes.count('differs after all')} significantly the other way."
+        f"{counted if cells else ''}{outcomes.count('holds')} of {len(tested)} tests of the paper's claims come out "
+        f"its way, {against} significantly the other way."
     )
 
 
