@@ -41,7 +41,7 @@ def files() -> list[Path]:
 def generated() -> str:
     """All tables."""
     tables = [f"### `{path.name}`\n\n{_about(path)}\n\n{table(read(path))}" for path in files()]
-    return "\n\n".join([*tables, _cores(), _operations(), _lanes(), _kernels(), _convolutions()])
+    return "\n\n".join([*tables, _cores(), _operations(), _rows(), _lanes(), _kernels(), _convolutions()])
 
 
 def _about(path: Path) -> str:
@@ -138,6 +138,27 @@ def speed() -> str:
         "textbook's eager double backward, which depends on the host.\n256 LeNets trained in one vectorised step (a fleet, "
         f"tf32) take {alone.ms / together.ms:.0f} times less than by that textbook one after the other,\nand "
         f"{one.ms / together.ms:.0f} times less than in compiled steps. Medians of five rounds of 20 steps."
+    )
+
+
+def _rows() -> str:
+    path = next(RESULTS.glob("rows_fp32_*.csv"))
+    with path.open() as file:
+        lines = [
+            f"| {one['model']} | {one['batch']} | {one['numbers']} | {one['one_by_one_ms']} | {one['ten_at_once_ms']} "
+            f"| {one['textbook_ms']} | {float(one['ten_at_once_ms']) / float(one['one_by_one_ms']):.2f} |"
+            for one in csv.DictReader(file)
+        ]
+    return "\n".join(
+        [
+            f"### `{path.name}`",
+            "",
+            "A step with FrobReg, ten classes: milliseconds, medians of five rounds in turns.",
+            "",
+            "| model | batch | numbers in the input | one by one | ten at once | textbook | ten at once / one by one |",
+            "|---|---|---|---|---|---|---|",
+            *lines,
+        ]
     )
 
 

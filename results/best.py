@@ -151,12 +151,12 @@ def page(task: str, folder: Path = OUT) -> str:
 
 
 def chosen(task: str, folder: Path = OUT) -> dict[str, list[RunRecord]]:
-    """By recipe the validation runs of what was tested, or as long as nothing was, of what did best so far."""
+    """By recipe the validation runs of what came furthest: trained for longest, tested, run most often, and best."""
     tested = {arm_id(record.config) for record in load_runs(task, "test", folder)}
 
-    def how_far(runs: Sequence[RunRecord]) -> tuple[bool, int, int, float]:
+    def how_far(runs: Sequence[RunRecord]) -> tuple[int, bool, int, float]:
         config = runs[0].config
-        return arm_id(replace(config, evaluate_on="test")) in tested, config.num_steps, len(runs), mean_score(runs)
+        return config.num_steps, arm_id(replace(config, evaluate_on="test")) in tested, len(runs), mean_score(runs)
 
     tried: dict[str, dict[str, list[RunRecord]]] = {name: {} for name in PENALTIES}
     for record in map(_named, load_runs(task, "validation", folder)):
@@ -215,7 +215,8 @@ def _named(record: RunRecord) -> RunRecord:
 
 
 def _choice(validation: Sequence[RunRecord]) -> list[str]:
-    return [_numbers(validation[0].config), f"{100 * mean_score(validation):.2f}"]
+    summary = Summary.of([100 * record.metrics["accuracy"] for record in validation])
+    return [_numbers(validation[0].config), f"{summary.mean:.2f} ({summary.std or 0:.2f}), n = {summary.n}"]
 
 
 def _numbers(config: RunConfig) -> str:

@@ -141,7 +141,7 @@ class Probe:
 
 
 #: Cotangents in one vectorised backward pass on the CPU, and numbers in the points to differentiate by up to which they
-#: share one. Larger layers do not fit into its caches so often: ten through a small CNN took three times as long at once.
+#: share one. Larger layers do not fit into its caches so often (benchmarks/rows.py).
 ROWS_AT_ONCE, SMALL = 10, 10_000
 
 
