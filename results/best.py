@@ -185,6 +185,29 @@ def gain(task: str, arm: str, over: str, folder: Path = OUT) -> str:
     return "not run yet" if difference is None else _difference(difference)
 
 
+def earlier(task: str, folder: Path = OUT) -> str:
+    """Test runs of what was chosen before the search went on, as markdown: what the best of now has over each."""
+    now, (best, _) = final(task, folder), ranked(task, folder)[0]
+    of_best, arms = [one for one in now if one.config.arm == best.arm], {arm_id(one.config) for one in now}
+    before: dict[str, list[RunRecord]] = {}
+    for record in map(_named, load_runs(task, "test", folder)):
+        before.setdefault(arm_id(record.config), []).append(record)
+    lines = [_earlier(runs, of_best) for arm, runs in before.items() if arm not in arms]
+    headers = ("tested before", "chosen", "steps", "test", "n", f"{best.arm}, minus that [95 %], p")
+    return "\n".join(table(headers, lines)) if lines else ""
+
+
+def _earlier(runs: Sequence[RunRecord], of_best: Sequence[RunRecord]) -> list[str]:
+    config, summary = runs[0].config, Summary.of([100 * record.metrics["accuracy"] for record in runs])
+    before = [replace(record, config=replace(record.config, arm="before")) for record in runs]
+    difference = compare_arms([*before, *of_best], baseline="before").rows[1].difference
+    accuracy = f"{summary.mean:.2f} ({summary.std or 0:.2f})"
+    return [
+        *(config.arm, _numbers(config), str(config.num_steps), accuracy, str(summary.n)),
+        "" if difference is None else _difference(difference),
+    ]
+
+
 def draw(task: str, folder: Path = OUT) -> Figure:
     """Every test run by recipe, with the mean and its 95 % interval."""
     figure = Figure(figsize=(7.2, 2.9), layout="constrained")

@@ -107,3 +107,15 @@ def test_what_was_not_tested_is_said(tmp_path: Path) -> None:
     lines = best.page("cifar10", tmp_path).splitlines()[2:]
     assert [line.count("not run yet") for line in lines] == [0, 0, 1, 1, 1, 1]
     assert best.final("cifar10", tmp_path)[0].config.num_steps == 2 * best.STEPS["cifar10"]
+
+
+def test_what_was_tested_before_stays_in_sight(tmp_path: Path) -> None:
+    searched(Trainer(tmp_path))
+    assert best.earlier("cifar10", tmp_path) == ""
+    now = [one for one in best.final("cifar10", tmp_path) if one.config.arm == best.ranked("cifar10", tmp_path)[0][0].arm]
+    accuracy = sum(record.metrics["accuracy"] for record in now) / len(now)
+    before = [replace(one, config=replace(one.config, num_steps=7), metrics={"accuracy": accuracy - 0.01}) for one in now]
+    best.keep("cifar10", before, tmp_path)
+    *_, line = best.earlier("cifar10", tmp_path).splitlines()
+    assert f"| 7     | {100 * accuracy - 1:.2f}" in line
+    assert "+1.00" in line
