@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import gradreg as gr
+from gradreg.draws import Draws
 from gradreg.engines import Choice, Compiled, FiniteDifference, Forward, Linearized, program
 from gradreg.engines.compiled import MOST_GRAPHS
 from gradreg.engines.parallel import wrapper_in
@@ -131,6 +132,27 @@ def test_numbers_of_the_model_that_change_are_seen() -> None:
     before = len(objective._prepared)
     objective(model, x, y)
     assert len(objective._prepared) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: setattr(model, "1", nn.Sigmoid()),
+        lambda model: model[1].register_forward_hook(lambda module, inputs, output: 2 * output),
+        lambda model: setattr(model[1], "forward", torch.relu),
+        lambda model: setattr(model[3], "kernel_size", (2,)),
+    ],
+    ids=["module", "hook", "forward", "tuple"],
+)
+def test_a_model_that_computes_something_else_is_traced_anew(change) -> None:
+    model = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Unflatten(1, (3, 2)), nn.AvgPool1d((1,), 1), nn.Flatten())
+    objective = gr.Objective(
+        lambda logits, y: logits.square().mean() + 0 * y.sum(), gr.SpectReg(weight=1), engine="compiled"
+    )
+    x, y, draws = torch.randn(4, 5), torch.tensor([0, 1, 2, 1]), Draws.of_seed(0)
+    objective(model, x, y, generator=draws)
+    change(model)
+    assert objective(model, x, y, generator=draws).loss == model(x).square().mean()
 
 
 def test_begun_in_inference_mode() -> None:
@@ -283,3 +305,25 @@ def test_an_engine_is_pickled_without_what_it_compiled() -> None:
     spect(engine)(network(), *batch())
     engine.codes["more"] = program.Code(None, lambda: None)  # as a GPU's, which cannot be pickled
     assert pickle.loads(pickle.dumps(spect(engine))).engine == Compiled()
+
+
+def test_a_running_mean_of_the_loss_moves_once_a_step() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(()))
+
+        def forward(self, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            losses = F.cross_entropy(logits, y, reduction="none")
+            self.mean.lerp_(losses.detach().mean(), 0.5)
+            return losses
+
+    model, x, y = nn.Sequential(nn.Linear(5, 3), nn.Tanh()), torch.randn(4, 5), torch.tensor([0, 1, 2, 1])
+    found = []
+    for engine in ("double_backward", "linearized", "compiled"):
+        loss = Loss()
+        objective = gr.Objective(loss, gr.DoubleBack(weight=1), engine=engine)
+        terms = [objective(model, x, y) for _ in range(2)]
+        found.append(terms[0].penalties["double_back"].detach())
+        torch.testing.assert_close(loss.mean, 0.75 * terms[0].loss.detach())
+    torch.testing.assert_close(found, [found[0]] * 3)

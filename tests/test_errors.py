@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import gradreg as gr
 from gradreg import functional as G
+from gradreg.engines import DifferentiationError
 
 SPECT = gr.SpectReg(weight=1)
 
@@ -77,11 +78,13 @@ def test_integer_inputs_point_to_the_embedding() -> None:
         step(model, torch.randint(5, (4, 2)))
 
 
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-def test_no_gradients_recorded(context) -> None:
+@pytest.mark.parametrize(
+    ("context", "way_out"), [(torch.no_grad, "enable_grad"), (torch.inference_mode, r"inference_mode\(False\)")]
+)
+def test_no_gradients_recorded(context, way_out) -> None:
     with (
         context(),
-        pytest.raises(RuntimeError, match=rf"spect_reg cannot be computed under torch.{context.__name__}.*enable_grad"),
+        pytest.raises(RuntimeError, match=rf"spect_reg cannot be computed under torch.{context.__name__}.*{way_out}"),
     ):
         step()
     with context():
@@ -454,3 +457,80 @@ def test_a_penalty_of_ones_own_is_named_after_its_class() -> None:
 
     terms = gr.Objective(F.mse_loss, FirstLogit(weight=1))(nn.Linear(3, 2), torch.randn(4, 3), torch.randn(4, 2))
     assert set(terms.penalties) == {"first_logit"}
+
+
+class ClassicLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, logits, y):
+        ctx.save_for_backward(logits.softmax(1), y)
+        return F.cross_entropy(logits, y, reduction="none")
+
+    @staticmethod
+    def backward(ctx, gradient):
+        p, y = ctx.saved_tensors
+        return (p - F.one_hot(y, 3)) * gradient[:, None], None
+
+
+def test_a_loss_whose_derivative_may_not_be_differentiable_again() -> None:
+    """Here PyTorch would take the saved softmax for a constant."""
+    objective = gr.Objective(ClassicLoss.apply, gr.DoubleBack(weight=1))
+    with pytest.raises(TypeError, match="without setup_context.*DoubleBack differentiates it"):
+        objective(nn.Linear(5, 3), torch.randn(4, 5), torch.tensor([0, 1, 2, 1]))
+
+
+def test_auto_without_gradients_chooses_nothing() -> None:
+    later = gr.SpectReg(weight=1, schedule=gr.Schedule(warmup_steps=5))
+    objective = gr.Objective(F.cross_entropy, later, engine="auto")
+    model, x, y = nn.Linear(5, 3), torch.randn(4, 5), torch.tensor([0, 1, 2, 1])
+    with torch.no_grad():
+        assert objective(model, x, y, step=0).loss == F.cross_entropy(model(x), y)
+        with pytest.raises(RuntimeError, match="cannot be computed under torch.no_grad"):
+            objective(model, x, y, step=5)
+    assert objective.choice is None
+    objective(model, x, y, step=5)
+    assert objective.choice is not None
+
+
+def test_classes_in_the_last_dimension_are_not_the_batch() -> None:
+    model = nn.Sequential(nn.Linear(5, 1), nn.Flatten(0))
+    for penalty in (gr.TopK(weight=1), gr.JacReg(weight=1), gr.ConfidencePenalty(weight=1)):
+        with pytest.raises(ValueError, match="holds no classes"):
+            gr.Objective(F.mse_loss, penalty, class_dim=-1)(model, torch.randn(4, 5), torch.randn(4))
+
+
+class WithoutForwardMode(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):  # noqa: ARG004
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):  # noqa: ARG004
+        return 2 * gradient
+
+
+@pytest.mark.parametrize("engine", ["linearized", "forward"])
+def test_an_operation_without_forward_mode(engine: str) -> None:
+    layer = nn.Linear(5, 3)
+    with pytest.raises(DifferentiationError, match=r"forward mode does not go through the model.*use engine="):
+        gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine=engine)(
+            lambda x: WithoutForwardMode.apply(layer(x)), torch.randn(4, 5), torch.tensor([0, 1, 2, 1])
+        )
+
+
+def test_arrays_are_no_tensors_for_a_graph() -> None:
+    objective = gr.Objective(lambda logits, y: logits.sum() * y.sum(), gr.SpectReg(weight=1), engine="compiled")
+    with pytest.raises(TypeError, match=r"target is a ndarray: make it a tensor"):
+        objective(nn.Linear(5, 3), torch.randn(4, 5), np.ones(4))
+
+
+def test_a_submodule_called_input() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.input, self.last = nn.Sequential(nn.Linear(5, 5), nn.Tanh()), nn.Linear(5, 3)
+
+        def forward(self, x):
+            return self.last(self.input(x))
+
+    with pytest.raises(ValueError, match="names no input.*submodule of that name.*rename it"):
+        step(Model(), torch.randn(4, 5), penalty=gr.SpectReg(weight=1, wrt="input.0"))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from problems import NAMES, problem
-from torch import nn
+from torch import Tensor, nn
 
 import gradreg as gr
 
@@ -404,3 +404,39 @@ def test_a_loss_that_only_gives_a_scalar_will_do_for_all_but_double_back() -> No
     gr.Objective(ScalarOnly(), gr.SpectReg(weight=1))(model, x, y)
     with pytest.raises(ValueError, match="reduction='none'"):
         gr.Objective(ScalarOnly(), gr.DoubleBack(weight=1))(model, x, y)
+
+
+@pytest.mark.parametrize("penalty", [gr.SpectReg, gr.DoubleBack])
+@pytest.mark.parametrize("length", [1, 3, 5])
+def test_a_part_of_the_batch_is_one_of_examples_whatever_comes_first(penalty: type[gr.SpectReg], length: int) -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.rows = nn.Linear(5, 3), []
+
+        def forward(self, scale: Tensor, x: Tensor) -> Tensor:
+            self.rows.append(len(x))
+            return self.last(x * scale[:1])
+
+    model = Scaled()
+    objective = gr.Objective(F.cross_entropy, penalty(weight=1, wrt="input.1", fraction=0.5))
+    objective(model, (torch.ones(length), torch.randn(8, 5)), torch.randint(3, (8,)))
+    assert model.rows == [8, 4]
+
+
+@pytest.mark.parametrize(
+    "penalty", [gr.JacReg(weight=1), gr.ConfidencePenalty(weight=1), gr.SoftmaxProjection(weight=1)], ids=repr
+)
+def test_classes_that_are_ruled_out(penalty: gr.Penalty) -> None:
+    """As with a logit that is finite, and low enough."""
+    layer, x, y = nn.Linear(5, 3).double(), torch.randn(4, 5).double(), torch.tensor([0, 1, 0, 1])
+    values, gradients = [], []
+    for low in (-torch.inf, -1e4):
+        layer.zero_grad()
+        masked = lambda x, low=low: layer(x).masked_fill(torch.tensor([False, False, True]), low)  # noqa: E731
+        terms = gr.Objective(F.cross_entropy, penalty)(masked, x, y)
+        terms.total.backward()
+        values.append(terms.total.detach())
+        gradients.append(layer.weight.grad)
+    torch.testing.assert_close(values[0], values[1])
+    torch.testing.assert_close(gradients[0], gradients[1])

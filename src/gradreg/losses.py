@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gradreg.unchanged import unchanged
+
 #: ``loss(logits, targets)``: ``F.cross_entropy``, an ``nn.Module`` loss, or any function.
 Loss = Callable[..., Tensor]
 
@@ -74,12 +76,24 @@ def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
 
 
 def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
-    """Derivative of each example's loss by its logits, itself differentiable."""
+    """Derivative of each example's loss by its logits, itself differentiable. Buffers of the loss stay as they are."""
 
     def total(logits: Tensor) -> Tensor:
         return example_losses(loss, logits, targets).sum()
 
-    gradient: Tensor = torch.func.grad(total)(logits)
+    if isinstance(loss, nn.Module) and [*loss.buffers()] and torch._C._functorch.maybe_current_level() is None:
+        with unchanged([*loss.buffers()]):  # by a second call on this batch; a transform would not see them change
+            return torch.autograd.grad(total(logits), logits, create_graph=True)[0]
+    try:
+        gradient: Tensor = torch.func.grad(total)(logits)
+    except RuntimeError as error:
+        if "setup_context" not in str(error):
+            raise
+        raise TypeError(
+            f"the loss {getattr(loss, '__qualname__', loss)} has a derivative of its own that is not known to be "
+            "differentiable again (an autograd.Function without setup_context), and DoubleBack differentiates it: write "
+            "the loss in PyTorch's operations, give its Function a setup_context, or use SpectReg."
+        ) from error
     return gradient
 
 

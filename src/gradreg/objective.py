@@ -138,7 +138,8 @@ class Objective:
             step: the number of the training step, for penalties with a schedule.
         """
         active = self.active(step)
-        if isinstance(self.engine, Auto):
+        _check_grad_mode(active)
+        if isinstance(self.engine, Auto) and torch.is_grad_enabled():
             self._choose(model, x)
         if not isinstance(self.engine, Compiled):
             return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
@@ -200,6 +201,7 @@ class Objective:
                 what=self._what(active),
                 twice=twice,
                 replays=any(penalty.same_mask or not twice for penalty in gradient),
+                buffers=[*self.loss.buffers()] if isinstance(self.loss, nn.Module) else [],
                 optimizer=optimizer,
             )
         )
@@ -338,10 +340,11 @@ class _Batch(NamedTuple):
 
     def part(self, penalty: GradientPenalty, source: Source) -> _Batch:
         """A random part of the batch, of at least one example."""
-        size = batch_size(self.x)
+        size = batch_size(self.x) if self.evaluation is None else len(self.evaluation.logits)
         order = source.permutation(size, device_of(self.x))
         rows = order[: max(1, round(penalty.fraction * size))]
-        return self._replace(x=take(self.x, rows), y=take(self.y, rows) if penalty.needs_targets else None)
+        y = take(self.y, rows, size) if penalty.needs_targets else None
+        return self._replace(x=take(self.x, rows, size), y=y)
 
 
 def _weighted(weight: float | Tensor, value: Tensor) -> Tensor:
@@ -365,11 +368,12 @@ def _source(generator: Generator | Draws | None) -> Source:
 
 def _check_grad_mode(active: Sequence[Job]) -> None:
     gradient_names = [name for name, penalty, _ in active if isinstance(penalty, GradientPenalty)]
-    if gradient_names and not torch.is_grad_enabled():
-        where = "torch.inference_mode()" if torch.is_inference_mode_enabled() else "torch.no_grad()"
+    inference = torch.is_inference_mode_enabled()
+    if gradient_names and (inference or not torch.is_grad_enabled()):
+        where, within = ("inference_mode()", "inference_mode(False)") if inference else ("no_grad()", "enable_grad()")
         raise RuntimeError(
-            f"{', '.join(gradient_names)} cannot be computed under {where}, which records no gradients. "
-            "Call the objective outside it (for validation, under torch.enable_grad()), or set the weights to 0."
+            f"{', '.join(gradient_names)} cannot be computed under torch.{where}, which records no gradients. "
+            f"Call the objective outside it (for validation, under torch.{within}), or set the weights to 0."
         )
 
 

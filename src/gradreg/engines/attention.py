@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 #: Of the probabilities, at this rate.
 Dropout = Callable[[Tensor, float], Tensor]
@@ -41,6 +44,28 @@ def attention(
     if dropout_p:
         probabilities = dropout(probabilities, dropout_p)
     return probabilities.to(value.dtype) @ value
+
+
+class _Users:
+    """Who needs the MATH kernel now. The flags that choose it are the process's, and threads come and go in any order."""
+
+    lock, number, flags = Lock(), 0, ExitStack()
+
+
+@contextmanager
+def math_attention() -> Iterator[None]:
+    """Attention on PyTorch's ``MATH`` kernel, the only one with all derivatives; the last to leave puts the flags back."""
+    with _Users.lock:
+        if _Users.number == 0:
+            _Users.flags.enter_context(sdpa_kernel(SDPBackend.MATH))
+        _Users.number += 1
+    try:
+        yield
+    finally:
+        with _Users.lock:
+            _Users.number -= 1
+            if _Users.number == 0:
+                _Users.flags.close()
 
 
 def _masked(scores: Tensor, mask: Tensor) -> Tensor:

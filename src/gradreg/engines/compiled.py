@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
@@ -22,6 +22,7 @@ from gradreg.engines.parallel import check_not_wrapped
 from gradreg.engines.program import Code, Program, TraceError, draws
 from gradreg.engines.twice import FastTwice
 from gradreg.parts import begin_part_at_gradient
+from gradreg.unchanged import unchanged
 
 #: From the model, the data, the weights of the penalties and a key for random numbers, to total, loss, values and logits.
 Whole = Callable[[nn.Module, Any, Sequence[Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]
@@ -76,6 +77,7 @@ class Compiled:
         what: tuple[Any, ...],
         twice: bool,
         replays: bool,
+        buffers: Sequence[Tensor] = (),
         optimizer: torch.optim.Optimizer | None = None,
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], Tensor]:
         """Total, loss, penalties and logits; the total gives its gradients to the parameters.
@@ -90,6 +92,7 @@ class Compiled:
             what: all that the graph depends on beside model, data and names, hashable.
             twice: whether a gradient is differentiated.
             replays: whether a forward pass is run again, and has to draw what it drew.
+            buffers: that the step may change beside the model's: the loss's.
             optimizer: takes its step as part of the graph; the total then gives no gradients.
         """
         if not isinstance(model, nn.Module):
@@ -111,7 +114,7 @@ class Compiled:
             check_not_wrapped(model)
             check_not_compiled(model)
             own, codes = (alike(), _kind(model)), {} if self.codes is None else self.codes
-            with torch.inference_mode(False):  # what is made there could not be trained with later
+            with torch.inference_mode(False), unchanged(buffers):  # what is made there could not be trained with later
                 prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer, codes.get(own))
             codes[own] = prepared.program.code
             if replays:
@@ -251,6 +254,11 @@ class Prepared:
 
 def _check_data(tensors: Sequence[Any]) -> None:
     for tensor in tensors:
+        if not isinstance(tensor, (Tensor, Hashable)):
+            raise TypeError(
+                f"engine='compiled' takes tensors, numbers and words, and an input or target is a {type(tensor).__name__}: "
+                "make it a tensor."
+            )
         if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
             raise DifferentiationError(
                 f"an input is computed from other tensors ({tensor.grad_fn.name()}), and engine='compiled' gives gradients "
@@ -339,8 +347,12 @@ class Same:
 
 
 def plain_attributes(module: nn.Module) -> list[Any]:
-    """Numbers and words that a module keeps, which become part of the graph: modes, rates, temperatures."""
-    return [value for value in vars(module).values() if type(value) in _PLAIN]
+    """Numbers and words that a module keeps, which become part of the graph: modes, rates, strides."""
+    return [value for value in vars(module).values() if type(value) in _PLAIN or _is_plain_tuple(value)]
+
+
+def _is_plain_tuple(value: object) -> bool:
+    return type(value) is tuple and all(type(one) in _PLAIN for one in value)
 
 
 def _signature(model: nn.Module, tensors: Sequence[Any]) -> tuple[Any, ...]:
@@ -359,7 +371,13 @@ def _look(tensor: Tensor) -> tuple[Any, ...]:
 def _places(model: nn.Module) -> tuple[Any, ...]:
     """Where the graph finds the parameters and buffers."""
     places = [(id(p), p.data_ptr(), p.dtype, p.requires_grad) for p in model.parameters()]
-    return *places, *((0, b.data_ptr(), b.dtype, False) for b in model.buffers())
+    return *places, *((0, b.data_ptr(), b.dtype, False) for b in model.buffers()), *map(_code, model.modules())
+
+
+def _code(module: nn.Module) -> tuple[Any, ...]:
+    """What a module computes, as far as it may be exchanged: its class, its hooks and a ``forward`` of its own."""
+    hooks = *module._forward_pre_hooks, *module._forward_hooks  # by numbers that are given once
+    return type(module), hooks, id(vars(module).get("forward"))
 
 
 def _kind(model: nn.Module) -> tuple[Any, ...]:

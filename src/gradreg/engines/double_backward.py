@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.autograd.graph import Node, get_gradient_edge
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.autograd.graph import Node
 
+from gradreg.engines.attention import math_attention
 from gradreg.engines.base import DifferentiationError, Evaluation
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
 from gradreg.engines.parallel import is_sharded
 from gradreg.engines.recorded import record, transform
+from gradreg.engines.tried import tried_on, way_of
 from gradreg.penalties.probe import autograd_vjp
+from gradreg.recorded_graph import custom_function, nodes_between, nodes_of
 
 
 @dataclass(frozen=True)
@@ -40,17 +41,18 @@ class DoubleBackward:
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
         if self.transformed:
-            with sdpa_kernel(SDPBackend.MATH):
+            with math_attention():
                 return _in_transform(model, inputs, wrt, how)
-        tried = _tried(model)
-        if not tried:
+        tried, way = tried_on(model), way_of(model)
+        new = [name for name in wrt if (self.name, name, way) not in tried]
+        if new:
             check_not_compiled(model)
             _check_not_sharded(model)
-        with sdpa_kernel(SDPBackend.MATH):
+        with math_attention():
             logits, points = record(model, inputs, wrt, how)
-        for name in set(wrt) - tried:
+        for name in new:
             _check_second_derivative(logits, points[name])
-            tried.add(name)
+            tried.add((self.name, name, way))
         return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
 
 
@@ -60,17 +62,6 @@ def _in_transform(model: Callable[..., Any], inputs: Inputs, wrt: Collection[str
     again = how.again(model, device_of(inputs))
     logits, vjp, _ = transform(model, inputs, first, how)
     return Evaluation(logits, {first: vjp} | {name: transform(model, inputs, name, again)[1] for name in others})
-
-
-#: What was tried on each model already: the names differentiated by.
-_TRIED: WeakKeyDictionary[Callable[..., Any], set[str]] = WeakKeyDictionary()
-
-
-def _tried(model: Callable[..., Any]) -> set[str]:
-    try:
-        return _TRIED.setdefault(model, set())
-    except TypeError:  # neither hashable nor weakly referable: tried every time
-        return set()
 
 
 def check_not_compiled(model: Callable[..., Any]) -> None:
@@ -100,11 +91,11 @@ def _modules(model: Callable[..., Any]) -> Iterator[tuple[str, nn.Module]]:
 
 def _check_second_derivative(logits: Tensor, points: Sequence[Tensor]) -> None:
     """Differentiate twice for a trial, to raise now and with a way out what PyTorch would raise later, or never."""
-    for node in _between(logits, points):
+    for node in nodes_between(logits, points):
         if complaint := _marked_once(node):
             raise _error(complaint)
     gradients = autograd_vjp(logits, points)(torch.ones_like(logits).unsqueeze(0))
-    leaves = [node.variable for node in _graph(gradients) if hasattr(node, "variable")]
+    leaves = [node.variable for node in nodes_of(gradients) if hasattr(node, "variable")]
     if not leaves:
         return
     norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum()
@@ -125,37 +116,9 @@ def _error(complaint: str) -> DifferentiationError:
     )
 
 
-def _graph(tensors: Sequence[Tensor]) -> Iterator[Node]:
-    """The nodes that made these tensors, back to the leaves."""
-    waiting = [tensor.grad_fn for tensor in tensors]
-    seen = set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            waiting.extend(following for following, _ in node.next_functions)
-
-
-def _between(output: Tensor, points: Sequence[Tensor]) -> set[Node]:
-    """The nodes through which the gradient of the output flows on its way to the points."""
-    users: dict[Node, list[Node]] = {}
-    for node in _graph([output]):
-        for following, _ in node.next_functions:
-            if following is not None:
-                users.setdefault(following, []).append(node)
-    waiting = [get_gradient_edge(point).node for point in points]
-    between: set[Node] = set()
-    while waiting:
-        new = [user for user in users.get(waiting.pop(), []) if user not in between]
-        between.update(new)
-        waiting.extend(new)
-    return between
-
-
 def _marked_once(node: Node) -> str | None:
     """PyTorch takes the gradient of such a function for a constant and says nothing."""
-    function: Any = getattr(node, "_forward_cls", None)
+    function: Any = custom_function(node)
     marked = function is not None and getattr(function.backward, "__code__", None) is _ONCE
     return f"{function.__name__} is marked @once_differentiable" if marked else None
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from gradreg.draws import Draws
 from gradreg.engines.attention import attention
@@ -18,12 +19,14 @@ from gradreg.engines.swap import Swap
 _BY_CHANNEL = {F.dropout1d: 2, F.dropout2d: None, F.dropout3d: 4}
 
 
-def _is_recomputed() -> bool:
+def is_recomputed() -> bool:
     """Whether what is done now will be done again in the backward pass, as ``torch.utils.checkpoint`` does.
 
-    Then no mode is active any more. PyTorch's own random state is put back there, so its own masks are the same again.
+    Then no mode and no hook is active any more. PyTorch's own random state is put back there, so its own masks are the
+    same again.
     """
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(False)
+    return hooks is not None and hooks[0].__module__ == checkpoint.__module__
 
 
 class DrawnDropout(Swap):
@@ -48,7 +51,7 @@ class DrawnDropout(Swap):
     def replacement(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Callable[..., Any] | None:
-        if _is_recomputed():
+        if is_recomputed():
             return None
         if function is F.scaled_dot_product_attention:
             rate = kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0)
@@ -83,3 +86,30 @@ class DrawnDropout(Swap):
         self._calls += 1
         scale = torch.where(kept, 1 / torch.as_tensor(1 - p, dtype=input.dtype, device=input.device), 0)
         return input.mul_(scale) if inplace else input * scale
+
+
+def plain_dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:  # noqa: A002
+    """``F.dropout`` with the mask of an ordinary pass also in forward mode.
+
+    On the CPU PyTorch fills the mask in the order of memory, and inside its transforms in another one.
+    """
+    if not training or not 0 < p < 1 or input.device.type != "cpu":
+        return F.dropout(input, p, training, inplace)
+    noise = _bernoulli_like(input, 1 - p).div_(1 - p)
+    return input.mul_(noise) if inplace else input * noise
+
+
+def plain_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:  # noqa: A002
+    """``F.alpha_dropout``, likewise."""
+    if not training or not 0 < p < 1:
+        return F.alpha_dropout(input, p, training, inplace)
+    low = -1.7580993408473766  # of SELU: minus its alpha times its scale
+    scale = ((1 - p) * (1 + p * low**2)) ** -0.5
+    kept = _bernoulli_like(input, 1 - p)
+    noise, shift = kept * scale, (kept - 1).mul_(-low * scale).sub_(low * scale * p)
+    return input.mul_(noise).add_(shift) if inplace else input * noise + shift
+
+
+def _bernoulli_like(tensor: Tensor, p: float) -> Tensor:
+    strides = torch.empty_like(tensor).stride()
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device).bernoulli_(p)

@@ -6,13 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gradreg.engines.attention import math_attention
 from gradreg.engines.base import Evaluation
 from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
 from gradreg.engines.recorded import Model, logits_by_shift, record, transform
-from gradreg.engines.tangents import Function
+from gradreg.engines.tangents import Function, check_agrees
+from gradreg.engines.tried import tried_on, way_of
 from gradreg.penalties.probe import JVP, autograd_vjp
 
 #: From the logits as a function of shifts, the points and the logits there, to the product with the Jacobian.
@@ -26,20 +27,29 @@ def evaluate(
     how: Pass,
     make_jvp: JVPMaker,
     *,
+    forward_mode: bool,
     transformed: bool = False,
 ) -> Evaluation:
     """One pass, and for each name the plain gradient there and the product that is to be differentiated."""
     again = how.again(model, device_of(inputs))
 
-    def jvp(name: str, points: Sequence[Tensor], logits: Tensor) -> JVP:
+    def shifted(name: str) -> Function:
         def function(*shifts: Tensor) -> Tensor:
             with _attention(transformed):
                 return logits_by_shift(model, inputs, name, again)(*shifts)
 
-        return make_jvp(function, [point.detach() for point in points], logits)
+        return function
+
+    def jvp(name: str, points: Sequence[Tensor], logits: Tensor) -> JVP:
+        return make_jvp(shifted(name), [point.detach() for point in points], logits)
 
     if not transformed:
         logits, points = record(model, inputs, wrt, how)
+        tried, way = tried_on(model), way_of(model)
+        for name in wrt:
+            if (forward_mode, name, way) not in tried:
+                check_agrees(shifted(name), points[name], logits, forward_mode=forward_mode)
+                tried.add((forward_mode, name, way))
         vjps = {name: autograd_vjp(logits, points[name], differentiable=False) for name in wrt}
         return Evaluation(logits, vjps, {name: jvp(name, points[name], logits) for name in wrt})
     with _attention(transformed):
@@ -50,4 +60,4 @@ def evaluate(
 
 
 def _attention(transformed: bool) -> AbstractContextManager[object]:
-    return sdpa_kernel(SDPBackend.MATH) if transformed else nullcontext()  # fused attention cannot be vectorised
+    return math_attention() if transformed else nullcontext()  # fused attention cannot be vectorised

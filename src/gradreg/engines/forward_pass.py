@@ -58,9 +58,16 @@ class Pass:
     buffers: Mapping[str, Tensor] | None = field(default=None, compare=False, repr=False)
     _statistics: list[Statistics] = field(default_factory=list, compare=False, repr=False)
 
+    @property
+    def beside_dropout(self) -> RandomState | int | None:
+        """For random numbers that are no masks. Those of a pass by key come from its key, and nobody's state moves on."""
+        by_key = self.own and self.state is None and isinstance(self.randomness, Draws)
+        key = self.randomness.at("beside dropout").key if by_key and isinstance(self.randomness, Draws) else None
+        return key if isinstance(key, int) else self.state
+
     def again(self, model: Callable[..., Any], device: torch.device) -> Pass:
         """The same pass, to be run again with the same masks, from the same buffers. To be asked for before the first."""
-        state = RandomState.now(device)
+        state = self.state or RandomState.now(device)
         randomness = state if self.randomness is None else self.randomness
         return replace(self, own=True, randomness=randomness, state=state, buffers=_copies_of_buffers(model))
 
@@ -69,7 +76,7 @@ def call(model: Callable[..., Any], inputs: Inputs, how: Pass) -> Any:
     """Call the model on the inputs: as an ordinary step does, or as a pass of the penalty's own."""
     args, kwargs = arguments(inputs)
     device = device_of(inputs)
-    with _random(how.state, device), _random(how.randomness, device):
+    with _random(how.beside_dropout, device), _random(how.randomness, device):
         if not how.own:
             return model(*args, **kwargs)
         if not isinstance(model, nn.Module):

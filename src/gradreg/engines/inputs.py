@@ -48,9 +48,8 @@ def batch_size(inputs: Inputs) -> int:
     return next(tensor.shape[0] for tensor in named_tensors(inputs).values() if tensor.ndim)
 
 
-def take(inputs: Inputs, rows: Tensor) -> Inputs:
-    """The examples at these rows; tensors without the batch in dimension 0 stay whole."""
-    size = batch_size(inputs)
+def take(inputs: Inputs, rows: Tensor, size: int) -> Inputs:
+    """The examples at these rows, of so many; tensors without the batch in dimension 0 stay whole."""
     return map_tensors(lambda _, t: t[rows.to(t.device)] if t.ndim and t.shape[0] == size else t, inputs)
 
 
@@ -60,7 +59,9 @@ def copied(inputs: Inputs) -> Inputs:
 
 
 def device_of(inputs: Inputs) -> torch.device:
-    return next((tensor.device for tensor in named_tensors(inputs).values()), torch.device("cpu"))
+    """Where the model computes: an accelerator, if any of the inputs lies there (lengths, for instance, stay on the CPU)."""
+    devices = [tensor.device for tensor in named_tensors(inputs).values()]
+    return next((device for device in devices if device.type != "cpu"), torch.device("cpu"))
 
 
 def logits_of(output: Any) -> Tensor:

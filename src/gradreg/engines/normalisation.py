@@ -9,24 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gradreg.engines.swap import Swap
 from gradreg.penalties.norm import wide
-
-
-class PlainNormalisation(Swap):
-    """While active, batch, layer, group and instance norm are computed from means and variances.
-
-    PyTorch's own take the statistics for constants when a forward-mode derivative is differentiated once more: the
-    result is wrong, and nothing says so.
-    """
-
-    def replacement(
-        self,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],  # noqa: ARG002
-        kwargs: dict[str, Any],  # noqa: ARG002
-    ) -> Callable[..., Any] | None:
-        return _PLAIN.get(function)
 
 
 def batch_norm(
@@ -164,7 +147,9 @@ def _torchs_group_norm(input: Tensor, num_groups: int, *others: Any) -> Tensor: 
     return group_norm(input, num_groups, *others[:3])
 
 
-_PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+#: Batch, layer, group and instance norm from means and variances. PyTorch's own take the statistics for constants when a
+#: forward-mode derivative is differentiated once more: the result is wrong, and nothing says so.
+PLAIN_NORMALISATION: dict[Callable[..., Any], Callable[..., Any]] = {
     F.batch_norm: batch_norm,
     F.layer_norm: layer_norm,
     F.group_norm: group_norm,

@@ -7,13 +7,17 @@ import math
 import warnings
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from gradreg.engines.attention import math_attention
 from gradreg.engines.base import DifferentiationError
-from gradreg.engines.normalisation import PlainNormalisation
+from gradreg.engines.dropout import is_recomputed, plain_alpha_dropout, plain_dropout
+from gradreg.engines.normalisation import PLAIN_NORMALISATION
+from gradreg.engines.swap import Swap
 from gradreg.engines.twice import pytorchs_layers
 from gradreg.penalties.norm import wide
 from gradreg.penalties.probe import JVP
@@ -24,25 +28,72 @@ Function = Callable[..., Tensor]
 
 def by_forward_mode(function: Function, points: Sequence[Tensor]) -> JVP:
     """Exact: the tangent goes through the model beside the values."""
+    zeros = [torch.zeros_like(point) for point in points]
+    return _rows(points, lambda tangents: _forward_mode(function, zeros, tangents)[1])
+
+
+def _forward_mode(function: Function, points: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The value and the product with the tangents."""
     _load_forward_mode()
-    zeros = tuple(torch.zeros_like(point) for point in points)
-
-    def one(tangents: Sequence[Tensor]) -> Tensor:
-        with pytorchs_layers(), PlainNormalisation(), sdpa_kernel(SDPBackend.MATH):  # fused attention has no forward mode
-            try:
-                product: Tensor = torch.func.jvp(function, zeros, tuple(tangents))[1]
-            except NotImplementedError as error:
-                raise DifferentiationError(_without_forward_mode(error)) from error
-        return product
-
-    return _rows(points, one)
+    with pytorchs_layers(), _Plain(), math_attention():  # fused attention has no forward mode
+        try:
+            value, product = torch.func.jvp(function, tuple(points), tuple(tangents))  # type: ignore[misc]
+        except (DifferentiationError, torch.OutOfMemoryError):
+            raise
+        except RuntimeError as error:  # of which NotImplementedError is one
+            raise DifferentiationError(_without_forward_mode(error)) from error
+    return value, product
 
 
-def _without_forward_mode(error: NotImplementedError) -> str:
+def _without_forward_mode(error: RuntimeError) -> str:
     return (
-        f"an operation of the model has no forward-mode derivative ({str(error).strip().splitlines()[0]}): use "
+        f"forward mode does not go through the model ({str(error).strip().splitlines()[0]}): use "
         "engine='double_backward' or 'finite_difference', or Forward(tangents='difference')."
     )
+
+
+class _Plain(Swap):
+    """While active, layers are computed in operations whose forward mode is right."""
+
+    def replacement(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],  # noqa: ARG002
+        kwargs: dict[str, Any],  # noqa: ARG002
+    ) -> Callable[..., Any] | None:
+        if is_recomputed():
+            raise DifferentiationError(
+                "torch.utils.checkpoint recomputes a part of the model in the backward pass, where forward mode has ended: "
+                "use engine='double_backward', or no checkpoint."
+            )
+        return _PLAIN.get(function)
+
+
+def _glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002
+    """``F.glu``, whose own forward mode cannot be differentiated."""
+    values, gates = input.chunk(2, dim)
+    return values * gates.sigmoid()
+
+
+_PLAIN = PLAIN_NORMALISATION | {F.dropout: plain_dropout, F.alpha_dropout: plain_alpha_dropout, F.glu: _glu}
+
+
+def check_agrees(function: Function, points: Sequence[Tensor], logits: Tensor, *, forward_mode: bool) -> None:
+    """Raise where the pass run again gives other logits: value and derivative would be those of two functions."""
+    zeros = [torch.zeros_like(point) for point in points]
+    with torch.no_grad():
+        again = _forward_mode(function, zeros, zeros)[0] if forward_mode else function(*zeros)
+        apart, whole = (wide(again) - wide(logits)).norm(), wide(logits).norm()
+    if apart > _APART.get(logits.dtype, 0.1) * whole:
+        raise DifferentiationError(
+            "the model gives other logits when it is run again on the same batch, so that value and derivative of the "
+            "penalty would be of two functions. Random numbers that are not from PyTorch's global generators (a generator "
+            "of the model's own, random or numpy) cannot be repeated: use engine='double_backward', which runs it once."
+        )
+
+
+#: How far two passes may be apart, relative to the logits; what rounding and the order of sums do is less, by far.
+_APART = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
 @cache

@@ -10,6 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gradreg.engines.base import DifferentiationError
+from gradreg.engines.dropout import is_recomputed
 from gradreg.engines.inputs import Inputs, copied, map_tensors, named_tensors, unwrapped
 
 #: The caught tensors, by ``wrt``.
@@ -43,7 +45,16 @@ def noted(model: Callable[..., Any], inputs: Inputs, wrt: str) -> Iterator[tuple
 def shifted(model: Callable[..., Any], inputs: Inputs, wrt: str, shifts: Sequence[Tensor]) -> Iterator[Inputs]:
     """Give the inputs to call the model with, so that each tensor named by ``wrt`` is moved by its shift, in their order."""
     waiting = iter(shifts)
-    with _touching(model, inputs, {wrt: lambda tensor: tensor + next(waiting)}) as fed:
+
+    def shift(tensor: Tensor) -> Tensor:
+        if is_recomputed():
+            raise DifferentiationError(
+                f"wrt={wrt!r} lies in a part that torch.utils.checkpoint recomputes in the backward pass, and would not be "
+                "moved there: name the checkpointed part itself or a module outside of it, or use engine='double_backward'."
+            )
+        return tensor + next(waiting)
+
+    with _touching(model, inputs, {wrt: shift}) as fed:
         yield fed
 
 
@@ -126,7 +137,9 @@ _CURES = {
 def _raise_no_input(model: Callable[..., Any], inputs: Inputs, wrt: str, key: str) -> None:
     tensors = named_tensors(inputs)
     if key and key not in tensors:
-        raise ValueError(f"wrt={wrt!r} names no input. This model is given {', '.join(tensors) or 'one tensor'}.")
+        named = isinstance(model, nn.Module) and wrt in dict(model.named_modules())
+        hint = " (The submodule of that name cannot be named, since 'input' is taken: rename it.)" if named else ""
+        raise ValueError(f"wrt={wrt!r} names no input. This model is given {', '.join(tensors) or 'one tensor'}.{hint}")
     found = ", ".join(sorted({str(tensor.dtype) for tensor in tensors.values()})) or "no tensor"
     if found in _CURES:
         raise TypeError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
 from torch import Tensor
 
 from gradreg.penalties.base import Penalty
@@ -60,5 +61,6 @@ class ConfidencePenalty(Penalty):
 
     def __call__(self, probe: Probe) -> Tensor:
         log_p = probe.log_probabilities()
-        negative_entropy = (log_p.exp() * log_p).sum(probe.class_dim).reshape(probe.batch_size, -1).mean(1)
+        finite = log_p.clamp(min=torch.finfo(log_p.dtype).min)  # 0 log 0 = 0, for classes that a mask rules out
+        negative_entropy = (log_p.exp() * finite).sum(probe.class_dim).reshape(probe.batch_size, -1).mean(1)
         return negative_entropy * (probe.batch_size if self.reduction == "sum" else 1)

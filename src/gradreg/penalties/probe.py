@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from gradreg.recorded_graph import custom_function, nodes_between
 from gradreg.sources import GeneratorSource, Source
 
 #: Cotangents ``[num, batch, *output]`` to one gradient ``[num, batch, *point]`` for every tensor differentiated by.
@@ -91,7 +92,7 @@ class Probe:
                 "the loss reads each output by itself (several labels may hold at once), and this penalty takes a softmax "
                 "over them. Use SpectReg, FrobReg or DoubleBack."
             )
-        if self.logits.ndim <= self.class_dim or self.logits.shape[self.class_dim] < 2:
+        if not 1 <= self.class_dim < self.logits.ndim or self.logits.shape[self.class_dim] < 2:
             raise ValueError(
                 f"the output has shape {tuple(self.logits.shape)}, which holds no classes in dimension {self.class_dim}: "
                 "this penalty needs class logits. Use SpectReg, FrobReg or DoubleBack for regression, or set class_dim."
@@ -156,8 +157,9 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
     """``c -> J^T c`` of ``outputs`` by ``points``, itself differentiable: the textbook double backward.
 
     Several cotangents go through one vectorised backward pass, or one after the other where an operation cannot be
-    vectorised (convolutions in the channels-last format, for one). A point that the outputs do not depend on has
-    gradient zero; it is an error when that holds for all of them.
+    vectorised (convolutions in the channels-last format, for one), and where a custom autograd function is on the way: what
+    its ``vmap`` computes is differentiated by the cotangents alone, without a word. A point that the outputs do not depend
+    on has gradient zero; it is an error when that holds for all of them.
     """
 
     def gradients(cotangents: Tensor, batched: bool) -> list[Tensor]:
@@ -177,8 +179,11 @@ def autograd_vjp(outputs: Tensor, points: Sequence[Tensor], *, differentiable: b
         zeros = [torch.zeros((), dtype=p.dtype, device=p.device).expand(*lead, *p.shape) for p in points]
         return [zero if gradient is None else gradient for gradient, zero in zip(found, zeros, strict=True)]
 
+    def loses_derivatives() -> bool:
+        return differentiable and any(map(custom_function, nodes_between(outputs, points)))
+
     def at_once(cotangents: Tensor) -> Sequence[Tensor]:
-        if len(cotangents) > 1:
+        if len(cotangents) > 1 and not loses_derivatives():
             try:
                 return gradients(cotangents, batched=True)
             except torch.OutOfMemoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -57,5 +58,6 @@ class SoftmaxProjection(GradientPenalty):
     name: ClassVar[str] = "softmax_projection"
 
     def cotangents(self, probe: Probe) -> Tensor:
-        p, g = probe.probabilities(), probe.logits
+        p = probe.probabilities()
+        g = probe.logits.masked_fill(probe.logits == -math.inf, 0)  # of classes that a mask rules out, where p = 0
         return (p * (1 + g - (p * g).sum(probe.class_dim, keepdim=True))).unsqueeze(0)
