@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def test_compare_ends_with_table_verdict_and_report_and_resumes(gradreg: Shell, 
     report = tmp_path / re.search(r"Report: (\S+)", done.stdout)[1]
     assert "<html" in report.read_text()
     assert {p.name for p in report.parent.iterdir()} >= {"index.html", "table.csv", "table.tex", "figures"}
-    assert done.stderr == "", "quiet where there is no terminal"
+    assert done.stderr.count("\n") == 1, "one line where there is no terminal"
+    assert done.stderr.startswith("digits: classification, 10 classes; trains on ")
     records = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*/records/*.json")}
     assert len(records) == 3 * 1 + 2 * 2
     again = gradreg("compare", *QUICK, *ONE_PENALTY)
@@ -119,7 +121,8 @@ def test_interrupted_it_ends_at_once_and_goes_on_later(tmp_path: Path) -> None:
     os.killpg(process.pid, signal.SIGINT)  # Ctrl-C reaches the workers too
     _, printed = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert re.fullmatch(r"interrupted: \d+ runs are recorded, and the same command goes on from there.\n", printed)
+    *_, said = printed.splitlines()
+    assert re.fullmatch(r"interrupted: \d+ runs are recorded, and the same command goes on from there.", said)
     assert not list(records.glob("*.tmp"))
     for path in records.iterdir():
         json.loads(path.read_text())
@@ -247,8 +250,7 @@ def test_runs_that_are_not_trained_together_are_said_once_in_one_line(gradreg: S
         "class Net(nn.Linear):\n    def __init__(self, num_outputs):\n        super().__init__(64, num_outputs)\n"
         "    def forward(self, x):\n        return super().forward(x.flatten(1)) * (1 if x.sum() > 0 else -1)\n"
     )
-    said = gradreg("compare", *QUICK, *ONE_PENALTY, "--model", "mine.py:Net", "--workers", workers).stderr
-    assert said.count("\n") == 1
+    _, said = gradreg("compare", *QUICK, *ONE_PENALTY, "--model", "mine.py:Net", "--workers", workers).stderr.splitlines()
     assert said.startswith("warning: mine.py:Net: runs are trained one by one (")
 
 
@@ -505,3 +507,73 @@ def test_reproduce_names_mistakes(gradreg: Shell, words: list[str], says: str) -
 def test_list_names_the_experiments(gradreg: Shell) -> None:
     assert "table7" in json.loads(gradreg("list", "--json").stdout)["experiments"]
     assert "train_size" in gradreg("list").stdout
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_one_that_started_them(how: signal.Signals, tmp_path: Path) -> None:
+    """The terminal is free again at once: whoever reads what is printed sees the end of it."""
+    words = ["compare", "--out", "study", "--steps", "20000", "--workers", "2", *ONE_PENALTY]
+    command = [sys.executable, "-m", "gradreg", *words]
+    printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    process = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **printed)
+    try:
+        deadline = time.monotonic() + 60
+        while len(members(process.pid)) < 4 and time.monotonic() < deadline:  # two workers, and who cleans up after them
+            time.sleep(0.1)
+        time.sleep(4)  # until they train
+        os.kill(process.pid, how)
+        process.communicate(timeout=30)
+    finally:
+        if members(process.pid):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def members(group: int) -> list[str]:
+    """The processes of a group that are no zombies."""
+    listed = subprocess.run(["ps", "-eo", "pgid=,stat="], capture_output=True, text=True, check=True).stdout.splitlines()
+    return [line for line in listed if line.split()[0] == str(group) and "Z" not in line]
+
+
+def test_a_page_that_cannot_be_written_does_not_hide_the_table(gradreg: Shell, tmp_path: Path) -> None:
+    gradreg("compare", *QUICK, *ONE_PENALTY, "--out", "study")
+    shutil.rmtree(tmp_path / "study" / "report")
+    (tmp_path / "study" / "report").write_text("in the way")
+    shown = gradreg("report", "study")
+    assert "SpectReg" in shown.stdout
+    assert "warning: the page cannot be written to study/report" in shown.stderr
+    assert json.loads(gradreg("report", "study", "--json").stdout)["report"] is None
+
+
+def test_a_report_counts_what_other_machines_ran(gradreg: Shell, tmp_path: Path) -> None:
+    same = ["--tuning-runs", "1", "--steps", "8", "--workers", "1", *ONE_PENALTY]
+    gradreg("compare", "--runs", "2", *same, "--out", "here")
+    gradreg("compare", "--runs", "4", *same, "--out", "there")
+    shutil.copytree(tmp_path / "there" / "records", tmp_path / "here" / "records", dirs_exist_ok=True)
+    assert [len(arm["seeds"]) for arm in json.loads(gradreg("report", "here", "--json").stdout)["arms"]] == [4, 4]
+    again = gradreg("compare", "--runs", "2", *same, "--out", "here", "--json").stdout
+    assert [len(arm["seeds"]) for arm in json.loads(again)["arms"]] == [2, 2]
+
+
+def test_probabilities_are_no_logits(gradreg: Shell, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\ndef net(num_outputs):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_outputs), nn.Softmax(1))\n"
+    )
+    said = gradreg("train", "--steps", "2", "--model", "mine.py:net").stderr
+    assert "warning: --model mine.py:net gives probabilities where logits are expected" in said
+    assert "write mine.py:..." in gradreg("train", "--model", "mine:net", code=2).stderr
+
+
+def test_a_last_model_on_all_that_there_is(gradreg: Shell) -> None:
+    said = gradreg("train", "--steps", "2", "--train-size", "1258", "--validation-size", "0").stderr
+    assert "trains on 1258 of 1258 examples (--train-size), 0 of them are for validation" in said
+
+
+def test_results_of_two_folders_have_a_page_each(gradreg: Shell) -> None:
+    printed = gradreg("reproduce", "table7", "--runs", "1", "--protocol", "short", "--show", "--out", RESULTS, code=2).stderr
+    assert "there are no results" in printed
+    assert (
+        gradreg("reproduce", "table7", "--show", "--out", RESULTS)
+        .stdout.strip()
+        .endswith("runs/varga2018/authors_code/index.html")
+    )

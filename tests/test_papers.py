@@ -547,3 +547,13 @@ def test_the_short_protocol_says_that_it_is_short() -> None:
         told = any("a twentieth of the paper's steps" in text for text in experiment.deviations)
         assert told == (name in ("table1", "table4", "full_data"))
         assert not any("a twentieth" in text for text in whole[name].deviations)
+
+
+def test_two_standard_errors_of_few_runs_are_said_to_be_few() -> None:
+    experiment = toy(published=Published(97.0, 0.2, num_runs=2))
+    runs = [one for one in records(experiment, 0.975, 0.975) if one.config.seed < 2]
+    first = judge(experiment, runs)[0]
+    assert first.verdict == "differs"
+    assert abs(first.difference) < first.margin
+    assert "the interval is wider: 2 of those that differ have zero in it" in as_text(experiment, runs)
+    assert "zero in it" not in as_text(experiment, [*runs[:1], *records(experiment, 0.97, 0.97)])

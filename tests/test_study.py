@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 from dataclasses import replace
@@ -237,3 +238,20 @@ def test_a_study_remembers_which_records_are_its_own(tmp_path: Path) -> None:
     folder.store.path(records[0].config).unlink()
     with pytest.raises(ValueError, match=f"1 of the {len(records)} runs that .* have no record.*run the same"):
         folder.load()
+
+
+def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(path: Path, text: str) -> None:
+        path.write_bytes(text[:10].encode())
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", half)
+    with pytest.raises(OSError, match=r"\.json cannot be written \(No space left on device\). Finished runs are kept"):
+        Store(tmp_path).save(RunRecord(config=config(toy()), metrics={"accuracy": 0.5}))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_damaged_list_of_records_is_named(tmp_path: Path) -> None:
+    (tmp_path / "study.json").write_text("")
+    with pytest.raises(ValueError, match=r"study.json is damaged \(.*\): remove it"):
+        StudyFolder(tmp_path).load()

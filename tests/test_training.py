@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,9 +15,9 @@ import torch
 from torch import nn
 
 import gradreg as gr
-from gradreg.data import Dataset, encode_rows, load
+from gradreg.data import DataError, Dataset, encode_images, encode_rows, load
 from gradreg.draws import Draws
-from gradreg.models import build
+from gradreg.models import build, source_fingerprint
 from gradreg.training import Fleet, RunConfig, RunRecord, run, schedule
 from gradreg.training.augment import moved_and_mirrored
 from gradreg.training.checkpoint import load_model, save
@@ -376,3 +377,79 @@ def test_augmentation_is_part_of_training_and_not_of_evaluation() -> None:
     assert first.record.metrics["train_loss"] != second.record.metrics["train_loss"]
     still = [replace(plain, learning_rate=0.0, augment=augment) for augment in (False, True)]
     assert run(still[0], data).record.metrics == run(still[1], data).record.metrics
+
+
+def bytes_of_a_table() -> Dataset:
+    luck = np.random.default_rng(0)
+    x = luck.integers(0, 250, (60, 3)).astype(np.float32)
+    y = (x[:, 0] > 125).astype(np.int64)
+    return Dataset(name="bytes", x_train=x[:40], y_train=y[:40], x_test=x[40:], y_test=y[40:], class_names=("low", "high"))
+
+
+def test_bytes_are_pixels_in_pictures_alone(tmp_path: Path) -> None:
+    data = bytes_of_a_table()
+    save(run(config(data, train_size=20, validation_size=10, num_steps=5), data), data, tmp_path)
+    model = load_model(tmp_path)
+    torch.testing.assert_close(model(data.x_test.astype(np.uint8)), model(data.x_test))
+    assert model.class_names == ("low", "high")
+    assert model.input_shape == (3,)
+    with pytest.raises(ValueError, match=r"takes \[n, 3\], and was given \(3,\): x\[None\] makes a batch"):
+        model(data.x_test[0])
+    with pytest.raises(ValueError, match=r"was given \(2, 4\): gradreg.data.encode_rows"):
+        model(np.zeros((2, 4), dtype=np.float32))
+
+
+def test_pictures_for_a_model_that_was_trained_on_some(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    luck = np.random.default_rng(0)
+    for number in range(20):
+        folder = tmp_path / "pictures" / ("dark", "light")[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = (luck.integers(0, 100, (8, 6, 3)) + 150 * (number % 2)).astype(np.uint8)
+        image.fromarray(pixels).save(folder / f"{number}.png")
+    data = load(str(tmp_path / "pictures"))
+    save(run(config(data, train_size=8, validation_size=2, num_steps=5), data), data, tmp_path / "model")
+    model = load_model(tmp_path / "model")
+    assert model.input_shape == (3, 8, 6)
+    paths = sorted((tmp_path / "pictures").rglob("*.png"))
+    found = encode_images(paths, model.input_shape)
+    assert found.shape == (20, 3, 8, 6)
+    torch.testing.assert_close(model(found), model(found / np.float32(255)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model(np.broadcast_to(found[:1], (2, 3, 8, 6)))  # which may not be written to
+    with pytest.raises(ValueError, match=r"x.transpose\(0, 3, 1, 2\)"):
+        model(found.transpose(0, 2, 3, 1))
+    with pytest.raises(ValueError, match="there is one of 2[0-9]*: divide by 255"):
+        model(found.astype(np.float32))
+    assert encode_images([str(paths[0])], (1, 8, 6)).shape == (1, 1, 8, 6)
+    with pytest.raises(DataError, match="names 2"):
+        encode_images(paths, (2, 8, 6))
+
+
+def test_rows_come_as_dicts_or_as_a_table() -> None:
+    class Table:
+        def to_dict(self, orient: str) -> list[dict[str, float]]:
+            assert orient == "records"
+            return [{"size": 1.0}, {"size": 2.0}]
+
+    assert encode_rows(Table(), {"size": ()}).tolist() == [[1.0], [2.0]]
+    with pytest.raises(DataError, match=r"put it into a list, \[row\]"):
+        encode_rows({"size": 1.0}, {"size": ()})
+
+
+def test_a_model_of_ones_own_is_loaded_as_it_was_trained(tmp_path: Path) -> None:
+    path, data = tmp_path / "mine.py", toy()
+    body = "from torch import nn\ndef net(num_outputs):\n    return nn.Sequential(nn.Linear(3, num_outputs), nn.{})\n"
+    path.write_text(body.format("ReLU()"))
+    name = f"{path}:net"
+    one = config(data, model=name, model_source=source_fingerprint(name), num_steps=5)
+    save(run(one, data), data, tmp_path / "model")
+    expected = load_model(tmp_path / "model")(data.x_test)
+    path.write_text(body.format("Tanh()"))
+    assert torch.equal(load_model(tmp_path / "model")(data.x_test), expected)
+    path.unlink()
+    assert torch.equal(load_model(tmp_path / "model")(data.x_test), expected)
+    (tmp_path / "model" / "model.py").write_text(body.format("Tanh()"))
+    with pytest.raises(ValueError, match=r"mine.py:net is not there, or was changed since .* was trained with it"):
+        load_model(tmp_path / "model")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import warnings
@@ -20,6 +21,9 @@ def main() -> None:
         sys.exit(f"error: the command line needs {error.name}: pip install 'gradreg[cli]'.")
     if not os.environ.get("GRADREG_DEBUG"):
         warnings.showwarning = _one_line_each()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # of characters that the terminal's encoding has not
     try:
         app()
     except USER_ERRORS as error:

@@ -127,6 +127,7 @@ class TrainingOptions:
         if self.dropout == 1:
             raise ValueError("--dropout 1 would leave nothing to train: choose a rate below 1.")
         num_examples = self.train_size or train_size
+        validation_size = validation_size if self.validation_size is None else self.validation_size
         model = self.model or default_model(dataset)
         return RunConfig(
             data=self.data,
@@ -135,7 +136,7 @@ class TrainingOptions:
             model_source=source_fingerprint(model),
             penalties=(WeightDecay(weight=self.weight_decay),) if self.weight_decay else (),
             train_size=num_examples,
-            validation_size=self.validation_size or validation_size,
+            validation_size=validation_size,
             balanced=self.balanced,
             optimizer=self.optimizer,  # type: ignore[arg-type]
             learning_rate=self.learning_rate,
@@ -217,6 +218,11 @@ def check_model(config: RunConfig, dataset: Dataset) -> None:
         raise ValueError(
             f"--model {config.model} gives {tuple(output.shape)} for a batch of 2, expected (2, {dataset.num_outputs}): "
             "return a number for each class, or for each target."
+        )
+    if dataset.task == "classification" and output.min() >= 0 and torch.allclose(output.sum(1), torch.ones(2), atol=1e-4):
+        typer.echo(
+            f"warning: --model {config.model} gives probabilities where logits are expected: leave its softmax out.",
+            err=True,
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise ValueError(f"--model {config.model} has no parameters that require a gradient, so nothing to train.")

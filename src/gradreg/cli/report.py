@@ -14,6 +14,7 @@ from gradreg.report import as_data, as_rich_table, write_report
 from gradreg.study.compare import StudyFolder
 from gradreg.study.statistics import compare_arms
 from gradreg.study.verdict import verdict
+from gradreg.training import RunRecord
 
 #: Narrower, the table would lose columns: then its lines run on instead.
 TABLE_WIDTH = 80
@@ -25,22 +26,33 @@ def report(
 ) -> None:
     """Make table, verdict and report of a comparison anew from its records.
 
-    Copy the records of several machines into one folder to report on them together.
+    Copy the records of several machines into one folder to report on them together: runs of the same arms with other seeds
+    are counted in.
     """
-    show(StudyFolder(folder), as_json)
+    study = StudyFolder(folder)
+    show(study, *study.load(with_further_seeds=True), as_json)
 
 
-def show(folder: StudyFolder, as_json: bool, notice: str = "") -> None:
+def show(folder: StudyFolder, title: str, records: list[RunRecord], as_json: bool, notice: str = "") -> None:
     """Write the report of a study and print its table and verdict."""
-    title, records = folder.load()
     comparison = compare_arms(records)
-    page = write_report(records, folder.folder / "report", title=title)
+    page = _written(records, folder.folder / "report", title)
     if as_json:
-        typer.echo(json.dumps(as_data(comparison) | {"notice": notice, "report": str(page)}, indent=1))
+        typer.echo(json.dumps(as_data(comparison) | {"notice": notice, "report": page}, indent=1))
         return
     console = Console()
     Console(width=max(console.width, TABLE_WIDTH)).print(as_rich_table(comparison))
     console.print(f"\n{verdict(comparison)}", highlight=False, markup=False)
     if notice:
         console.print(notice, style="yellow")
-    console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _written(records: list[RunRecord], folder: Path, title: str) -> str | None:
+    """Where the page is; None where it cannot be written, and then the table is still printed."""
+    try:
+        return str(write_report(records, folder, title=title))
+    except OSError as error:
+        typer.echo(f"warning: the page cannot be written to {folder} ({error.strerror}).", err=True)
+        return None

@@ -24,6 +24,7 @@ from gradreg.papers.varga2018 import PROTOCOLS, experiments
 from gradreg.report.reproduction import as_data, as_text, headline
 from gradreg.report.reproduction_page import write_page
 from gradreg.study.execute import default_workers
+from gradreg.study.records import Store
 from gradreg.training import RunRecord
 
 RESULTS = Path("results/varga2018")
@@ -91,13 +92,19 @@ def _reproduce(reproduction: Reproduction, *, tuned: bool, show: bool, as_json: 
             "a folder that has some with --out (gradreg's own are in results/varga2018 of its repository)."
         )
     if not show:
-        if missing := len(reproduction.missing()):
-            typer.echo(
-                f"{missing} runs are missing in {reproduction.results.folder}, and begin now on {reproduction.device}.",
-                err=True,
-            )
+        _say_what_is_missing(reproduction)
         reproduction.run()
     _print(reproduction, as_json)
+
+
+def _say_what_is_missing(reproduction: Reproduction) -> None:
+    missing, store = reproduction.missing(), Store(reproduction.store)
+    if not missing:
+        return
+    there = sum(map(store.has, missing))
+    known = f"; {there} of them are recorded in {reproduction.store}" if there else ""
+    begin = f", and {'the others begin' if there else 'begin'} now on {reproduction.device}" if there < len(missing) else ""
+    typer.echo(f"{len(missing)} runs are missing in {reproduction.results.folder}{known}{begin}.", err=True)
 
 
 def _tuned(reproduction: Reproduction, *, run: bool) -> Reproduction:
@@ -126,8 +133,16 @@ def _print(reproduction: Reproduction, as_json: bool) -> None:
     for name, experiment in by_id.items():
         console.print(as_text(experiment, records[name]) + "\n", highlight=False, markup=False)
     console.print(headline(reproduction.experiments, records), highlight=False, markup=False)
-    page = Path("runs") / "varga2018" / reproduction.results.folder.name / "index.html"
-    console.print(f"\nReport: {write_page(by_id, records, page, title=TITLE)}", highlight=False, markup=False)
+    page = _page_of(reproduction.results.folder)
+    try:
+        console.print(f"\nReport: {write_page(by_id, records, page, title=TITLE)}", highlight=False, markup=False)
+    except OSError as error:
+        typer.echo(f"warning: the page cannot be written to {page} ({error.strerror}).", err=True)
+
+
+def _page_of(results: Path) -> Path:
+    """Beside the runs, under the name of the folder of results."""
+    return Path("runs") / results.parent.name / results.name / "index.html"
 
 
 def chosen_experiments(ids: list[str], protocol: str) -> list[Experiment]:

@@ -91,7 +91,7 @@ def study(
     folder = StudyFolder(out or Path("runs") / f"{Path(data).stem}-{_safe(base.model)}-{plan.key}")
     where = o.default_device(device)
     o.make_folder(folder.folder)
-    o.say_what_is_understood(base, dataset, quiet=as_json or not Console(stderr=True).is_terminal)
+    o.say_what_is_understood(base, dataset, quiet=as_json)
     with o.interruptible(lambda: _recorded(folder)), _progress(plan, only_tuning, quiet=as_json) as watch:
         executor = Executor(dataset, folder.store, where, workers or default_workers(where), watch)
         outcome = (tune if only_tuning else compare)(plan, executor)
@@ -99,7 +99,7 @@ def study(
     if only_tuning:
         _show_weights(outcome, folder, as_json)
     else:
-        show(folder, as_json, _notice(outcome, tune_baseline))
+        show(folder, *folder.load(), as_json, _notice(outcome, tune_baseline))
 
 
 def default_penalties(dataset: Dataset) -> str:

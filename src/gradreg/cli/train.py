@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from gradreg.cli import options as o
+from gradreg.data import Dataset
 from gradreg.training import RunConfig, Trained
 from gradreg.training.checkpoint import save
 from gradreg.training.run import Progress as Told
@@ -27,7 +28,10 @@ def train(
     penalty: Annotated[list[str] | None, typer.Option(help="name=weight, for instance spect_reg=0.03. Repeatable.")] = None,
     seed: Annotated[int, typer.Option(help="Decides the training subset and everything random.")] = 0,
     train_size: o.TrainSize = None,
-    validation_size: o.ValidationSize = None,
+    validation_size: Annotated[
+        int | None,
+        typer.Option(help="Examples set aside.", show_default="by dataset", rich_help_panel=o.WHAT, min=0),
+    ] = None,
     balanced: o.Balanced = False,
     label: o.Label = None,
     image_size: o.ImageSize = None,
@@ -68,6 +72,8 @@ def train(
     if out is not None:
         save(trained, dataset, out)
     _show(trained, out, as_json)
+    if out is not None and not as_json:
+        _say_how_to_use(out, dataset, pictures=Path(data).is_dir())
 
 
 def add_penalties(base: RunConfig, penalties: list[str], seed: int) -> RunConfig:
@@ -117,6 +123,14 @@ def _show(trained: Trained, out: Path | None, as_json: bool) -> None:
     for name, value in record.metrics.items():
         shown = f"{100 * value:.2f} %" if "accuracy" in name or "top5" in name else f"{value:.5g}"
         console.print(f"{name:22} {shown}", highlight=False)
-    if out is not None:
-        told = f"from gradreg.training.checkpoint import load_model\nmodel = load_model({str(out)!r})\noutput = model(x)"
-        console.print(f"\nSaved in {out}. To use it:\n\n{told}", highlight=False, markup=False)
+
+
+def _say_how_to_use(out: Path, dataset: Dataset, *, pictures: bool) -> None:
+    encode, x = "", "x"
+    if dataset.columns:
+        encode, x = "from gradreg.data import encode_rows\n", "encode_rows(rows, model.columns)"
+    elif pictures:
+        encode, x = "from gradreg.data import encode_images\n", "encode_images(paths, model.input_shape)"
+    imports = f"{encode}from gradreg.training.checkpoint import load_model"
+    told = f"\nSaved in {out}. To use it:\n\n{imports}\nmodel = load_model({str(out)!r})\noutput = model({x})"
+    Console().print(told, highlight=False, markup=False, soft_wrap=True)

@@ -3,7 +3,7 @@
 from gradreg.data.dataset import Dataset
 from gradreg.data.doubts import check_subset, doubts
 from gradreg.data.download import prepare
-from gradreg.data.encode import encode_rows
+from gradreg.data.encode import encode_images, encode_rows
 from gradreg.data.errors import DataError
 from gradreg.data.load import DatasetInfo, available, find_data_dir, load
 from gradreg.data.scaling import Scaler
@@ -19,6 +19,7 @@ __all__ = [
     "check_subset",
     "default_sizes",
     "doubts",
+    "encode_images",
     "encode_rows",
     "find_data_dir",
     "load",

@@ -39,6 +39,11 @@ class Column:
             return None
 
     @property
+    def holes(self) -> list[tuple[int, str]]:
+        """Lines and cells without a value."""
+        return [(line, cell) for line, cell in zip(self.lines, self.cells, strict=True) if cell.lower() in MISSING]
+
+    @property
     def first_text(self) -> tuple[int, str]:
         """Its line and the cell."""
         return next((line, cell) for line, cell in zip(self.lines, self.cells, strict=True) if not is_number(cell))
@@ -121,10 +126,12 @@ def _check_header(path: Path, columns: list[Column]) -> None:
 
 
 def _check_nothing_missing(columns: list[Column]) -> None:
-    for column in columns:
-        for line, cell in zip(column.lines, column.cells, strict=True):
-            if cell.lower() in MISSING:
-                raise DataError(
-                    f"{column.path}, line {line}: column {column.name!r} has no value ({cell!r}). Fill it in, or remove the "
-                    "line or column."
-                )
+    found = {column.name: holes for column in columns if (holes := column.holes)}
+    if not found:
+        return
+    (name, [(line, cell), *_]), *_ = found.items()
+    counts = ", ".join(f"{len(holes)} in {name!r}" for name, holes in found.items())
+    raise DataError(
+        f"{columns[0].path}, line {line}: column {name!r} has no value ({cell!r}). Fill it in, or remove the line or "
+        f"column (a category of that name needs another one). Missing in all: {counts}."
+    )

@@ -135,7 +135,8 @@ def _module(where: str) -> ModuleType:
     try:
         return _from_file(Path(where).resolve()) if where.endswith(".py") else importlib.import_module(where)
     except Exception as error:
-        raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}") from error
+        hint = f" (There is a file {where}.py here: write {where}.py:...)" if Path(f"{where}.py").is_file() else ""
+        raise ValueError(f"{where} cannot be imported: {type(error).__name__}: {error}{hint}") from error
 
 
 def _from_file(path: Path) -> ModuleType:

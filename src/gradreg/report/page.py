@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,14 +46,21 @@ def write_report(records: Iterable[RunRecord], folder: Path, *, title: str, base
     (folder / "table.csv").write_text(as_csv(comparison), encoding="utf-8")
     (folder / "table.tex").write_text(as_latex(comparison), encoding="utf-8")
     page = folder / "index.html"
-    page.write_text(_fill(title, records, comparison, svgs), encoding="utf-8")
+    page.write_text(_fill(title, records, comparison, svgs), encoding="utf-8", errors="replace")
     return page
+
+
+def _options_whole(text: str) -> Markup:
+    """Not broken after a hyphen."""
+    parts = re.split(r"(--[a-z-]+)", text)
+    return Markup("").join(Markup('<span class="whole">{}</span>').format(p) if p.startswith("--") else p for p in parts)
 
 
 def _fill(title: str, records: Sequence[RunRecord], comparison: Comparison, svgs: dict[str, str]) -> str:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
+    environment.filters["options_whole"] = _options_whole
     return environment.get_template("page.html.j2").render(
         title=title,
         verdict=verdict(comparison),

@@ -56,12 +56,22 @@ def headline(experiments: Sequence[Experiment], records: Mapping[str, Records]) 
 def body(experiment: Experiment, records: Records) -> list[str]:
     """Table, claims and deviations as lines of markdown."""
     judged = judge(experiment, records)
-    lines = table(*cell_table(judged))
+    lines = [*table(*cell_table(judged)), *_about_wide_intervals(judged)]
     if tested := claims_tested(experiment, judged):
         lines += ["", *table(CLAIM_HEADERS, [claim_cells(one) for one in tested])]
     if experiment.deviations:
         lines += ["", "Deviations:", "", *(f"- {text}" for text in experiment.deviations)]
     return lines
+
+
+def _about_wide_intervals(judged: Sequence[Judged]) -> list[str]:
+    """Two standard errors are less than half an interval, by much where runs are few."""
+    wide = [one for one in judged if one.verdict == "differs" and abs(one.difference or 0.0) <= (one.margin or 0.0)]
+    text = (
+        f"“differs” is more than two standard errors. For so few runs the interval is wider: {len(wide)} of those that "
+        f"differ {'has' if len(wide) == 1 else 'have'} zero in it, and may do so by chance."
+    )
+    return ["", text] if wide else []
 
 
 def cell_table(judged: Sequence[Judged]) -> tuple[Sequence[str], list[list[str]]]:
@@ -126,7 +136,8 @@ def _difference(judged: Judged, digits: int) -> str:
     if judged.difference is None or judged.margin is None:
         return ""
     low, high = judged.difference - judged.margin, judged.difference + judged.margin
-    return f"{judged.difference:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    rounded = round(judged.difference, digits) + 0.0  # zero has no minus, and an end of the interval keeps its own
+    return f"{rounded:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
 
 
 def _mean_and_std(numbers: Published | Summary | None, digits: int) -> str:

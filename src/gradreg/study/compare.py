@@ -8,6 +8,7 @@ import os
 from collections.abc import Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gradreg.study.plan import ROUNDING, Arm, Plan, mean_score
 from gradreg.study.records import RunRecord, Store
@@ -91,16 +92,30 @@ class StudyFolder:
         unfinished.write_text(json.dumps({"title": title, "runs": runs}, indent=1))
         unfinished.replace(self.folder / "study.json")
 
-    def load(self) -> tuple[str, list[RunRecord]]:
-        """The title and the records; all in the folder where there is no list of them."""
-        index = self.folder / "study.json"
-        study = json.loads(index.read_text()) if index.is_file() else {}
+    def load(self, *, with_further_seeds: bool = False) -> tuple[str, list[RunRecord]]:
+        """The title and the records that the study is made of; all in the folder where there is no list of them.
+
+        Args:
+            with_further_seeds: also those that differ from one of them in the seed alone, as another machine made them.
+        """
+        study = self._index()
         found = {record.config.key: record for record in self.store.all()}
         if not found:
             raise ValueError(f"no records in {self.store.folder}: run gradreg compare first, or give its folder.")
         runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
         self._check_complete({key for _, key in runs}, found.keys())
+        if with_further_seeds:
+            arms = {_but_for_seed(found[key]): arm for arm, key in runs}
+            runs = [(arms[like], key) for key, record in found.items() if (like := _but_for_seed(record)) in arms]
         return str(study.get("title", self.folder.name)), [_labelled(found[key], arm) for arm, key in runs]
+
+    def _index(self) -> dict[str, Any]:
+        path = self.folder / "study.json"
+        try:
+            index: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+        except ValueError as error:
+            raise ValueError(f"{path} is damaged ({error}): remove it, and all records beside it count.") from error
+        return index
 
     def _check_complete(self, named: Set[str], found: Set[str]) -> None:
         if missing := len(named - found):
@@ -109,6 +124,10 @@ class StudyFolder:
                 f"in {self.store.folder}: bring the files back, or run the same gradreg compare again, which trains what is "
                 "missing."
             )
+
+
+def _but_for_seed(record: RunRecord) -> str:
+    return replace(record.config, seed=0).key
 
 
 def _labelled(record: RunRecord, arm: str) -> RunRecord:

@@ -7,6 +7,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -128,6 +129,7 @@ class _Worker:
     @classmethod
     def start(cls, dataset: Dataset, device: str, snapshots: Path) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends its workers
+        threading.Thread(target=_end_with_the_parent, daemon=True).start()
         _keep_freed_memory()
         cls.dataset, cls.device, cls.snapshots = dataset, device, snapshots
 
@@ -137,6 +139,14 @@ class _Worker:
         with warnings.catch_warnings(record=True) as warned:
             records = list(train_together(fleet, cls.dataset, cls.device, cls.snapshots))
         return records, [(str(one.message), one.category) for one in warned]
+
+
+def _end_with_the_parent() -> None:
+    """However it ends: a worker that is left behind would keep its memory and the terminal for good."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _keep_freed_memory() -> None:

@@ -29,8 +29,14 @@ class Store:
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.path(record.config)
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
-        unfinished.write_text(json.dumps(record.to_data(), allow_nan=False))
-        unfinished.replace(path)
+        try:
+            unfinished.write_text(json.dumps(record.to_data(), allow_nan=False))
+            unfinished.replace(path)
+        except OSError as error:
+            unfinished.unlink(missing_ok=True)
+            raise OSError(
+                f"{path} cannot be written ({error.strerror}). Finished runs are kept: the same command goes on from there."
+            ) from error
         return path
 
     def load(self, config: RunConfig) -> RunRecord:

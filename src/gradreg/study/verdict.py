@@ -152,7 +152,7 @@ def _amount(comparison: Comparison, value: float, difference: Difference | None)
     if comparison.metric == "mse":
         return f"{value:#.3g}"
     narrow = difference is not None and difference.high - difference.low < 0.002
-    return f"{100 * value:.{2 if narrow else 1}f} points"
+    return f"{100 * value:.{2 if narrow or value < 0.0005 else 1}f} points"
 
 
 def _interval(comparison: Comparison, low: float, high: float) -> str:

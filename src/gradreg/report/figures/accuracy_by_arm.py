@@ -41,6 +41,14 @@ def _draw_runs(axes: Axes, comparison: Comparison) -> None:
     everything = scaled([v for row in comparison.rows if row.summary for v in row.summary.values], comparison)
     if not log_if_wide(axes, "x", everything):
         few_ticks(axes, 6)
+    if comparison.metric == "accuracy":
+        _end_at_100(axes)
+
+
+def _end_at_100(axes: Axes) -> None:
+    """There is no more, whatever the margin."""
+    low, high = axes.get_xlim()
+    axes.set_xlim(right=min(high, 100 + 0.02 * (100 - low)))
 
 
 def _join_pairs(axes: Axes, comparison: Comparison) -> None:

@@ -33,7 +33,10 @@ def metric_by_weight(records: Iterable[RunRecord], comparison: Comparison) -> Fi
         if comparison.metric == "mse":
             log_if_wide(every[0], "y", np.array([v for row in tuned for vs in points[row.arm].values() for v in vs]))
         else:
-            every[0].set_ylim(*_accuracy_range([points[row.arm] for row in tuned]))
+            low, high = _accuracy_range([points[row.arm] for row in tuned])
+            every[0].set_ylim(low, high)
+            for axes, row in zip(every, tuned, strict=True):
+                _mark_below(axes, points[row.arm], low)
         label_panels(figure, every, "weight of the penalty", metric_label(comparison, "validation"))
     return figure
 
@@ -45,6 +48,13 @@ def _accuracy_range(points: Sequence[dict[float, list[float]]]) -> tuple[float, 
     depth = max(best - means[len(means) // 4], 2.0)
     lowest = min(min(values) for by_weight in points for values in by_weight.values())
     return max(best - 2 * depth, lowest - 0.5), best + 0.1 * depth
+
+
+def _mark_below(axes: Axes, points: dict[float, list[float]], low: float) -> None:
+    """A triangle at the edge for weights with runs that end below it."""
+    for weight, values in points.items():
+        if min(values) < low:
+            axes.plot(weight, low, "v", color=COLOURS[0], clip_on=False, in_layout=False, markersize=6, markeredgewidth=0)
 
 
 def _draw_weights(axes: Axes, row: Row, points: dict[float, list[float]]) -> None:
