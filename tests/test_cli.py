@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -577,3 +578,13 @@ def test_results_of_two_folders_have_a_page_each(gradreg: Shell) -> None:
         .stdout.strip()
         .endswith("runs/varga2018/authors_code/index.html")
     )
+
+
+def test_a_comparison_ends_with_the_command_that_trains_its_best_arm(gradreg: Shell, tmp_path: Path) -> None:
+    words = ["--train-size", "50", "--balanced", "--learning-rate", "0.002", "--weight-decay", "0", "--data", "digits"]
+    shown = gradreg("compare", *QUICK, *ONE_PENALTY, *words, "--out", "study").stdout
+    (command,) = re.findall(r"A model of \w+: gradreg (.*)", shown)
+    gradreg(*shlex.split(command))
+    record = json.loads((tmp_path / "model" / "record.json").read_text())
+    arms = [json.loads(path.read_text()) for path in (tmp_path / "study" / "records").iterdir()]
+    assert [one["metrics"] for one in arms if one["config"] | {"arm": ""} == record["config"] | {"arm": ""}]

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import gradreg as gr
+from gradreg.study.plan import kind_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -56,6 +57,20 @@ def test_readme_table_is_that_of_the_records() -> None:
 def test_own_model_of_the_guide_to_compare(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(blocks("docs/compare.md", "python")[0])
     assert gr.models.build(f"{tmp_path / 'mine.py'}:net", (1, 8, 8), 10)(torch.rand(2, 1, 8, 8)).shape == (2, 10)
+
+
+def test_a_study_from_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(blocks("docs/compare.md", "python")[1].replace("num_steps=100", "num_steps=5"), {})
+    assert "over 5 paired runs" in capsys.readouterr().out
+    assert Path("runs/mine/report/index.html").is_file()
+
+
+def test_the_guides_penalty_in_a_comparison(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(blocks("docs/guide.md", "python")[0])
+    kind = kind_of(f"{tmp_path / 'mine.py'}:Margin")
+    assert kind_of(f"{tmp_path / 'mine.py'}:Margin") is kind
+    assert issubclass(kind, gr.GradientPenalty)
 
 
 def test_readme_one_liners() -> None:

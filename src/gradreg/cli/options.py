@@ -18,6 +18,7 @@ from gradreg.data import Dataset, check_subset, default_sizes, doubts, load
 from gradreg.engines.inputs import logits_of
 from gradreg.models import MODELS, build, source_fingerprint
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
+from gradreg.study.plan import kind_of
 from gradreg.training import RunConfig
 from gradreg.training.resident import split_of
 
@@ -235,7 +236,7 @@ def load_data(data: str, data_dir: Path | None, label: str | None, image_size: i
 
 
 def parse_penalties(text: str) -> list[str]:
-    """Names separated by commas or spaces; class names will do as well.
+    """Names separated by commas or spaces; class names will do as well, and one's own as ``file.py:Class``.
 
     >>> parse_penalties("SpectReg, double_back")
     ['spect_reg', 'double_back']
@@ -243,10 +244,7 @@ def parse_penalties(text: str) -> list[str]:
     by_class = {kind.__name__.lower(): name for name, kind in PENALTIES.items()}
     names = [by_class.get(word.lower(), word) for word in re.split(r"[,\s]+", text.strip()) if word]
     for name in names:
-        if name not in PENALTIES:
-            raise ValueError(
-                f"penalty {name!r} is unknown: choose from {', '.join(PENALTIES)} (gradreg list explains them)."
-            )
+        kind_of(name)
     return names
 
 
@@ -277,7 +275,7 @@ def parse_weighted(text: str) -> Penalty:
     except ValueError:
         raise ValueError(f"--penalty {text!r}: expected name=weight, for instance spect_reg=0.03.") from None
     (known,) = parse_penalties(name) or [""]
-    return PENALTIES[known](weight=value)
+    return kind_of(known)(weight=value)
 
 
 def parse_weights(text: str) -> tuple[str, tuple[float, ...]]:

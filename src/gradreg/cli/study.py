@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,9 +16,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gradreg.cli import options as o
 from gradreg.cli.report import show
 from gradreg.data import Dataset
+from gradreg.penalties import WeightDecay
+from gradreg.penalties.own import is_own, origin_of
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
 from gradreg.study.plan import BASELINE, Plan, arms_of
+from gradreg.study.statistics import Row, compare_arms
 from gradreg.study.verdict import joined
 from gradreg.training import RunConfig
 
@@ -99,7 +103,9 @@ def study(
     if only_tuning:
         _show_weights(outcome, folder, as_json)
     else:
-        show(folder, *folder.load(), as_json, _notice(outcome, tune_baseline))
+        title, records = folder.load()
+        show(folder, title, records, as_json, _notice(outcome, tune_baseline))
+        _say_how_to_train(ctx, compare_arms(records).best, outcome, quiet=as_json)
 
 
 def default_penalties(dataset: Dataset) -> str:
@@ -142,6 +148,36 @@ def make_plan(
         learning_rates=(rate / 3, rate, rate * 3) if tune_baseline else (),
         weight_decays=(1e-4, 5e-4, 2e-3) if tune_baseline else (),
     )
+
+
+def _say_how_to_train(ctx: typer.Context, best: Row | None, outcome: Outcome, *, quiet: bool) -> None:
+    """The command that trains a model as the best arm was."""
+    if quiet or best is None:
+        return
+    words = shlex.join(["gradreg", "train", *_as_typed(ctx), *_settings_of(outcome.chosen[best.arm]), "--out", "model"])
+    Console().print(f"\nA model of {best.arm}: {words}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _as_typed(ctx: typer.Context) -> list[str]:
+    """The options that a single run has too, but for those that the comparison may have chosen."""
+    typed = [name for name in _OF_A_RUN if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"]
+    flags = [(f"--{name.replace('_', '-')}", ctx.params[name]) for name in typed]
+    return [word for flag, value in flags for word in ([flag] if value is True else [flag, str(value)])]
+
+
+def _settings_of(config: RunConfig) -> list[str]:
+    decay = sum(penalty.weight for penalty in config.penalties if isinstance(penalty, WeightDecay))
+    words = ["--learning-rate", f"{config.learning_rate:g}", "--weight-decay", f"{decay:g}"]
+    for penalty in config.penalties:
+        name = origin_of(type(penalty)).kind if is_own(type(penalty)) else penalty.name
+        words += [] if isinstance(penalty, WeightDecay) else ["--penalty", f"{name}={penalty.weight:g}"]
+    return words
+
+
+_OF_A_RUN = (
+    *("data", "model", "train_size", "validation_size", "balanced", "label", "image_size", "task", "data_dir", "steps"),
+    *("batch_size", "optimizer", "dropout", "precision", "engine", "device"),
+)
 
 
 def _safe(name: str) -> str:

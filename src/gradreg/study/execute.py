@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gradreg.data import Dataset
 from gradreg.study.records import Store
@@ -102,11 +103,13 @@ class _Workers:
         self._pool = ProcessPoolExecutor(number, spawn, _Worker.start, (dataset, device, snapshots))
 
     def train(self, fleets: list[list[RunConfig]]) -> Iterator[list[RunRecord]]:
-        for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets]):
+        # As data: penalties of the user's own are of modules that another process does not have.
+        fleets_as_data = [[config.to_data() for config in fleet] for fleet in fleets]
+        for finished in as_completed([self._pool.submit(_Worker.work, fleet) for fleet in fleets_as_data]):
             records, warned = finished.result()
             for text, kind in warned:
                 warnings.warn(text, kind, stacklevel=2)
-            yield records
+            yield [RunRecord.from_data(record) for record in records]
 
     def close(self) -> None:
         """Let the processes end, and wait for it."""
@@ -134,10 +137,11 @@ class _Worker:
         cls.dataset, cls.device, cls.snapshots = dataset, device, snapshots
 
     @classmethod
-    def work(cls, fleet: list[RunConfig]) -> tuple[list[RunRecord], list[tuple[str, type[Warning]]]]:
+    def work(cls, fleet: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[str, type[Warning]]]]:
         """The records, and what there was to warn of, for whoever waits for them."""
+        configs = [RunConfig.from_data(config) for config in fleet]
         with warnings.catch_warnings(record=True) as warned:
-            records = list(train_together(fleet, cls.dataset, cls.device, cls.snapshots))
+            records = [one.to_data() for one in train_together(configs, cls.dataset, cls.device, cls.snapshots)]
         return records, [(str(one.message), one.category) for one in warned]
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gradreg.penalties import PENALTIES, Penalty, WeightDecay
+from gradreg.penalties.own import own_penalty
 from gradreg.training import RunConfig, RunRecord
 
 BASELINE = "baseline"
@@ -113,12 +114,21 @@ def _with(base: RunConfig, learning_rate: float, weight_decay: float | None) -> 
     return replace(base, learning_rate=learning_rate, penalties=(*others, WeightDecay(weight=weight_decay)))
 
 
+def kind_of(name: str) -> type[Penalty]:
+    """The penalty of that name: one of gradreg's, or one's own as ``file.py:Class`` or ``package.module:Class``."""
+    if ":" in name:
+        return own_penalty(name)
+    if name not in PENALTIES:
+        raise ValueError(
+            f"penalty {name!r} is unknown: choose from {', '.join(PENALTIES)} (gradreg list explains them), or give your "
+            "own as file.py:Class."
+        )
+    return PENALTIES[name]
+
+
 def arms_of(names: list[str], weights: Mapping[str, tuple[float, ...]]) -> tuple[Arm, ...]:
     """The baseline, and an arm for each named penalty."""
-    for name in names:
-        if name not in PENALTIES:
-            raise ValueError(f"penalty {name!r} is unknown: choose from {', '.join(PENALTIES)}.")
-    tuned = [Arm(kind=PENALTIES[name], weights=weights.get(name) or default_weights(name)) for name in names]
+    tuned = [Arm(kind=kind_of(name), weights=weights.get(name) or default_weights(name)) for name in names]
     return (Arm(), *tuned)
 
 

@@ -1,0 +1,117 @@
+"""Penalties of the user's own in configs, records and comparisons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from test_cli import QUICK, Shell, gradreg  # noqa: F401
+from test_training import config, toy
+from torch import Tensor
+
+import gradreg as gr
+from gradreg.penalties import FrobReg, Probe
+from gradreg.penalties.as_data import to_data
+from gradreg.penalties.own import is_own, own_penalty
+from gradreg.study import Arm, Executor, Plan, Store, compare, compare_arms
+from gradreg.training import RunConfig, run
+
+CODE = """
+from dataclasses import dataclass
+import gradreg as gr
+from factor_of_mine import FACTOR
+
+@dataclass(frozen=True, kw_only=True)
+class Twice(gr.FrobReg):
+    name = "twice"
+    def __call__(self, probe):
+        return FACTOR * super().__call__(probe)
+"""
+
+
+def write(folder: Path, code: str = CODE) -> str:
+    (folder / "mine.py").write_text(code)
+    (folder / "factor_of_mine.py").write_text("FACTOR = 2.0")
+    return f"{folder / 'mine.py'}:Twice"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Positive(gr.Penalty):
+    """Outputs above zero."""
+
+    power: int = 2
+
+    def __call__(self, probe: Probe) -> Tensor:
+        return probe.logits.relu().pow(self.power).flatten(1).sum(1)
+
+
+def test_one_of_the_tests_is_recorded_and_known_again(tmp_path: Path) -> None:
+    one = config(toy(), penalties=(Positive(weight=0.1, power=3),), num_steps=3)
+    again = RunConfig.from_data(json.loads(json.dumps(one.to_data())))
+    assert again == one
+    store = Store(tmp_path)
+    store.save(run(one, toy()).record)
+    assert store.load(one).config == one
+
+
+def test_one_in_a_file_is_the_same_until_its_code_changes(tmp_path: Path) -> None:
+    name = write(tmp_path)
+    kind = own_penalty(name)
+    assert own_penalty(name) is kind
+    assert is_own(kind)
+    assert not is_own(FrobReg)
+    before = to_data(kind(weight=1))
+    (tmp_path / "factor_of_mine.py").write_text("FACTOR = 3.0")
+    assert own_penalty(name) is not kind
+    assert to_data(own_penalty(name)(weight=1)) != before
+
+
+def test_what_was_recorded_is_read_without_its_code(tmp_path: Path) -> None:
+    """With the same key, so that it belongs to the same study; but nothing can be computed with it."""
+    one = config(toy(), penalties=(own_penalty(write(tmp_path))(weight=0.1, chunk_size=1),), num_steps=3)
+    data = json.loads(json.dumps(one.to_data()))
+    data["penalties"][0]["origin"][1] = "another"
+    again = RunConfig.from_data(data)
+    assert again.to_data() == data
+    assert replace(again, seed=1).to_data() == data | {"seed": 1}
+    assert type(again.penalties[0]).__name__ == "Twice"
+    with pytest.raises(ValueError, match=r"penalty 'twice' is not as it was recorded: .*mine.py:Twice is not there"):
+        run(again, toy())
+
+
+def test_a_comparison_with_one_in_several_processes(tmp_path: Path) -> None:
+    """Twice FrobReg does at half the weight what FrobReg does."""
+    twice = own_penalty(write(tmp_path))
+    arms = Arm(), Arm(kind=FrobReg, weights=(0.2,)), Arm(kind=twice, weights=(0.1,)), Arm(kind=Positive, weights=(0.1,))
+    plan = Plan(base=config(toy(), num_steps=10), arms=arms, num_runs=3)
+    records = compare(plan, Executor(toy(), Store(tmp_path / "records"), num_workers=2)).records
+    losses = {arm.label: [one.metrics["train_loss"] for one in records if one.config.arm == arm.label] for arm in arms}
+    assert losses["Twice"] == pytest.approx(losses["FrobReg"])
+    assert losses["Positive"] != pytest.approx(losses["baseline"])
+    assert [row.arm for row in compare_arms(records).rows] == ["baseline", "FrobReg", "Positive", "Twice"]
+
+
+def test_on_the_command_line(gradreg: Shell, tmp_path: Path) -> None:  # noqa: F811
+    write(tmp_path)
+    words = ["--penalties", "SpectReg,mine.py:Twice", "--weights", "mine.py:Twice=0.01", "--weights", "spect_reg=0.02"]
+    assert "Twice" in gradreg("compare", *QUICK, *words, "--out", "study").stdout
+    gradreg("train", "--penalty", "mine.py:Twice=0.1", "--steps", "5", "--out", "model")
+    assert json.loads((tmp_path / "model" / "record.json").read_text())["config"]["penalties"][1]["name"] == "twice"
+    (tmp_path / "mine.py").unlink()
+    assert "Twice" in gradreg("report", "study").stdout
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("Twice = 3", "mine.py:Twice is no penalty: give a dataclass that extends gradreg.Penalty"),
+        (CODE.replace('name = "twice"', "factor: float"), "cannot be made from a weight alone .*factor.*defaults"),
+        ("import nowhere", "cannot be imported: ModuleNotFoundError"),
+        ("", "has no function 'Twice'"),
+    ],
+)
+def test_what_is_none(code: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=says):
+        own_penalty(write(tmp_path, code))
