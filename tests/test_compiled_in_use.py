@@ -274,6 +274,11 @@ def test_what_computes_something_else_does_not_share_it() -> None:
             network(activation), gr.Objective(F.cross_entropy, gr.JacReg(weight=0.1), engine=engine)
         )
 
+    for scale in (1.0, 2.0, 3.0):
+        hooked = network()
+        hooked[0].register_forward_hook(lambda module, inputs, output, scale=scale: scale * output)
+        assert_as_without_a_compiler(hooked, gr.Objective(F.cross_entropy, gr.JacReg(weight=0.1), engine=engine))
+
     def scaled(factor: float) -> gr.Penalty:
         @dataclass(frozen=True, kw_only=True)
         class Scaled(gr.Penalty):

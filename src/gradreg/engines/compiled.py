@@ -384,4 +384,10 @@ def _kind(model: nn.Module) -> tuple[Any, ...]:
     """What a model is, as far as can be seen: its modules as they print themselves, its parameters and buffers."""
     parameters = [(name, p.requires_grad, *_look(p)) for name, p in model.named_parameters()]
     buffers = [(name, False, *_look(b)) for name, b in model.named_buffers()]
-    return *map(type, model.modules()), repr(model), *parameters, *buffers
+    itself = [Same(model)] if any(map(_is_changed, model.modules())) else []
+    return *map(type, model.modules()), repr(model), *parameters, *buffers, *itself
+
+
+def _is_changed(module: nn.Module) -> bool:
+    """Whether it has hooks, or a ``forward`` of its own, which may do anything."""
+    return bool(module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module))
