@@ -487,3 +487,16 @@ def test_one_with_tied_weights_or_none_is_trained_and_kept(name: str, tmp_path: 
 
 def norm_of(model: nn.Module) -> float:
     return sum(p.square().sum().item() for p in model.parameters() if p.ndim > 1)
+
+
+def in_place_from_the_start(num_outputs: int) -> nn.Module:
+    return nn.Sequential(nn.ReLU(inplace=True), nn.Linear(3, num_outputs))
+
+
+def test_a_model_that_begins_in_place_is_trained_and_measured() -> None:
+    """Alone and in a fleet."""
+    data = toy()
+    first = config(data, model=f"{__name__}:in_place_from_the_start", penalties=(gr.SpectReg(weight=0.1),), num_steps=3)
+    alone, (member,) = run(first, data).record, Fleet([first], data).train()
+    assert member.record.gradient_norms["test"] == pytest.approx(alone.gradient_norms["test"], abs=1e-4)
+    assert min(alone.gradient_norms["test"]) >= 0

@@ -51,7 +51,8 @@ def gradient_norms(call: Call, x: Tensor, batch_size: int) -> Tensor:
 
 
 def _jacobian_norms(call: Call, x: Tensor) -> Tensor:
-    outputs, pull = torch.func.vjp(lambda points: call(points).flatten(1), x)  # type: ignore[misc]
+    # A copy, since the model may change in place what it is given.
+    outputs, pull = torch.func.vjp(lambda points: call(points.clone()).flatten(1), x)  # type: ignore[misc]
     rows = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=x.device)[:, None].expand(-1, *outputs.shape)
     return _pulled(pull, rows).flatten(2).square().sum((0, 2)).sqrt()
 
