@@ -588,3 +588,11 @@ def test_a_comparison_ends_with_the_command_that_trains_its_best_arm(gradreg: Sh
     record = json.loads((tmp_path / "model" / "record.json").read_text())
     arms = [json.loads(path.read_text()) for path in (tmp_path / "study" / "records").iterdir()]
     assert [one["metrics"] for one in arms if one["config"] | {"arm": ""} == record["config"] | {"arm": ""}]
+
+
+def test_a_report_has_every_arm_also_of_runs_that_two_share(gradreg: Shell) -> None:
+    words = ["--penalties", "weight_decay", "--weights", "weight_decay=0.0005", "--out", "study"]
+    shown = json.loads(gradreg("compare", *QUICK, *words, "--json").stdout)
+    again = json.loads(gradreg("report", "study", "--json").stdout)
+    assert [arm["arm"] for arm in again["arms"]] == ["baseline", "WeightDecay"]
+    assert again["arms"] == shown["arms"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import warnings
 import weakref
 from dataclasses import dataclass
 from functools import partial
@@ -332,3 +333,19 @@ def test_a_running_mean_of_the_loss_moves_once_a_step() -> None:
         found.append(terms[0].penalties["double_back"].detach())
         torch.testing.assert_close(loss.mean, 0.75 * terms[0].loss.detach())
     torch.testing.assert_close(found, [found[0]] * 3)
+
+
+def test_what_hooks_may_do_is_not_shared_and_not_kept() -> None:
+    """But for the norms of PyTorch, which are hooks of another kind."""
+    codes: dict = {}
+    objective = gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine=Compiled(codes=codes))
+    for number in range(4):
+        hooked = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+        if number % 2:
+            hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+        else:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.nn.utils.weight_norm(hooked[0])
+        objective(hooked, torch.randn(4, 5), torch.tensor([0, 1, 2, 1]))
+    assert len(codes) == 1

@@ -440,3 +440,27 @@ def test_classes_that_are_ruled_out(penalty: gr.Penalty) -> None:
         gradients.append(layer.weight.grad)
     torch.testing.assert_close(values[0], values[1])
     torch.testing.assert_close(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("engine", ["double_backward", "linearized", "compiled", "finite_difference"])
+def test_weights_of_classes_that_are_buffers_of_the_loss(engine: str) -> None:
+    model, x, y = nn.Linear(5, 3).double(), torch.randn(8, 5).double(), torch.tensor([0, 1, 2, 1, 0, 1, 2, 2])
+    weights, gradients = torch.tensor([1.0, 2.0, 3.0]).double(), []
+    for loss in (nn.CrossEntropyLoss(weight=weights), partial(F.cross_entropy, weight=weights)):
+        model.zero_grad()
+        gr.Objective(loss, gr.DoubleBack(weight=1), engine=engine)(model, x, y).total.backward()
+        gradients.append(model.weight.grad)
+    torch.testing.assert_close(gradients[0], gradients[1])
+
+
+def test_classes_that_are_ruled_out_move_nowhere() -> None:
+    layer, x, y = nn.Linear(5, 3).double(), torch.randn(4, 5).double(), torch.tensor([0, 1, 0, 1])
+    masked = nn.Sequential(layer)
+    masked.forward = lambda x: layer(x).masked_fill(torch.tensor([False, False, True]), -torch.inf)
+    gradients = []
+    for engine in ("double_backward", "linearized", "finite_difference"):
+        layer.zero_grad()
+        gr.Objective(F.cross_entropy, gr.JacReg(weight=1), engine=engine)(masked, x, y).total.backward()
+        gradients.append(layer.weight.grad)
+    torch.testing.assert_close(gradients[1], gradients[0])
+    torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-4, atol=1e-6)

@@ -14,7 +14,7 @@ from torch import Tensor
 import gradreg as gr
 from gradreg.penalties import FrobReg, Probe
 from gradreg.penalties.as_data import to_data
-from gradreg.penalties.own import is_own, own_penalty
+from gradreg.penalties.own import is_own, origin_of, own_penalty
 from gradreg.study import Arm, Executor, Plan, Store, compare, compare_arms
 from gradreg.training import RunConfig, run
 
@@ -77,8 +77,65 @@ def test_what_was_recorded_is_read_without_its_code(tmp_path: Path) -> None:
     assert again.to_data() == data
     assert replace(again, seed=1).to_data() == data | {"seed": 1}
     assert type(again.penalties[0]).__name__ == "Twice"
-    with pytest.raises(ValueError, match=r"penalty 'twice' is not as it was recorded: .*mine.py:Twice is not there"):
-        run(again, toy())
+    for compute in (lambda: run(again, toy()), lambda: RunConfig.from_data(data, to_run=True)):
+        with pytest.raises(ValueError, match=r"penalty 'twice' is not as it was recorded: .*mine.py:Twice is not there"):
+            compute()
+
+
+def test_reading_a_record_runs_no_code(tmp_path: Path) -> None:
+    """A script that trains when it is imported would train anew for a report."""
+    (tmp_path / "mine.py").write_text("raise SystemExit")
+    origin = [f"{tmp_path / 'mine.py'}:Margin", "0123456789abcdef"]
+    data = config(toy()).to_data() | {"penalties": [{"name": "margin", "origin": origin, "weight": 0.1, "schedule": {}}]}
+    assert RunConfig.from_data(data).penalties[0].weight == 0.1
+
+
+def scaled(by: float) -> type[gr.Penalty]:
+    @dataclass(frozen=True, kw_only=True)
+    class Scaled(gr.Penalty):
+        def __call__(self, probe: Probe) -> Tensor:
+            return by * probe.logits.square().flatten(1).sum(1)
+
+    return Scaled
+
+
+def test_one_that_a_function_makes_is_what_it_does() -> None:
+    assert origin_of(scaled(1.0)) == origin_of(scaled(1.0))
+    assert origin_of(scaled(1.0)) != origin_of(scaled(2.0))
+
+
+CELL = """
+@dataclass(frozen=True, kw_only=True)
+class Margin(gr.Penalty):
+    def __call__(self, probe):
+        return {} * probe.logits.square().flatten(1).sum(1)
+"""
+
+
+def test_a_cell_that_is_run_again_is_another_penalty_if_it_was_changed() -> None:
+    found = []
+    for factor in (1.0, 1000.0, 1.0):
+        names = {"__name__": "__main__", "dataclass": dataclass, "gr": gr}
+        exec(compile("\n" * len(found) + CELL.format(factor), "<cell>", "exec"), names)
+        found.append(origin_of(names["Margin"]))
+    assert found[0] == found[2] != found[1]
+
+
+def test_two_arms_of_one_name_are_refused() -> None:
+    arms = Arm(), Arm(kind=scaled(1.0), weights=(1,)), Arm(kind=scaled(2.0), weights=(1,))
+    with pytest.raises(ValueError, match="two arms are called Scaled"):
+        Plan(base=config(toy()), arms=arms)
+
+
+class Outer:
+    @dataclass(frozen=True, kw_only=True)
+    class Inner(gr.Penalty):
+        def __call__(self, probe: Probe) -> Tensor:
+            return probe.logits.square().flatten(1).sum(1)
+
+
+def test_one_inside_of_another_is_found() -> None:
+    assert own_penalty(f"{__name__}:Outer.Inner") is Outer.Inner
 
 
 def test_a_comparison_with_one_in_several_processes(tmp_path: Path) -> None:

@@ -422,6 +422,14 @@ def test_pictures_for_a_model_that_was_trained_on_some(tmp_path: Path) -> None:
         model(found.transpose(0, 2, 3, 1))
     with pytest.raises(ValueError, match="there is one of 2[0-9]*: divide by 255"):
         model(found.astype(np.float32))
+    with pytest.raises(ValueError, match=r"given as torch.int64: x.astype\('uint8'\)"):
+        model(found.astype(np.int64))
+    pixels = torch.from_numpy(found[:2] / np.float32(255))
+    assert torch.func.jacrev(model)(pixels).shape == (2, 2, 2, 3, 8, 6)
+    torch.testing.assert_close(torch.export.export(model, (pixels,)).module()(pixels), model(pixels))
+    assert encode_images([], model.input_shape).shape == (0, 3, 8, 6)
+    with pytest.raises(DataError, match="put it into a list"):
+        encode_images(str(paths[0]), model.input_shape)
     assert encode_images([str(paths[0])], (1, 8, 6)).shape == (1, 1, 8, 6)
     with pytest.raises(DataError, match="names 2"):
         encode_images(paths, (2, 8, 6))
@@ -450,6 +458,6 @@ def test_a_model_of_ones_own_is_loaded_as_it_was_trained(tmp_path: Path) -> None
     assert torch.equal(load_model(tmp_path / "model")(data.x_test), expected)
     path.unlink()
     assert torch.equal(load_model(tmp_path / "model")(data.x_test), expected)
-    (tmp_path / "model" / "model.py").write_text(body.format("Tanh()"))
+    (tmp_path / "model" / "gradreg_model.py").write_text(body.format("Tanh()"))
     with pytest.raises(ValueError, match=r"mine.py:net is not there, or was changed since .* was trained with it"):
         load_model(tmp_path / "model")

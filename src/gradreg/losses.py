@@ -12,8 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gradreg.unchanged import unchanged
-
 #: ``loss(logits, targets)``: ``F.cross_entropy``, an ``nn.Module`` loss, or any function.
 Loss = Callable[..., Tensor]
 
@@ -65,36 +63,42 @@ def example_losses(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
     Where an example has several positions, their mean, or their sum for losses that are a sum or ``batchmean``. Class
     weights stay in; positions that the loss ignores count as zero.
     """
-    values = unreduced(loss)(logits, targets)
+    return _by_example(unreduced(loss)(logits, targets), logits, reduction_of(loss))
+
+
+def _by_example(values: Tensor, logits: Tensor, reduction: str | None) -> Tensor:
     if values.ndim == 0 or values.numel() % len(logits):
         raise ValueError(
             f"the loss returned shape {tuple(values.shape)} for a batch of {len(logits)}, and DoubleBack needs the loss of "
             "each example. Pass a loss that takes reduction='none' (as those of torch.nn.functional do) or returns [batch]."
         )
     positions = values.reshape(len(logits), -1)
-    return positions.sum(1) if reduction_of(loss) in ("sum", "batchmean") else positions.mean(1)
+    return positions.sum(1) if reduction in ("sum", "batchmean") else positions.mean(1)
 
 
 def example_loss_gradient(loss: Loss, logits: Tensor, targets: Any) -> Tensor:
     """Derivative of each example's loss by its logits, itself differentiable. Buffers of the loss stay as they are."""
-
-    def total(logits: Tensor) -> Tensor:
-        return example_losses(loss, logits, targets).sum()
-
-    if isinstance(loss, nn.Module) and [*loss.buffers()] and torch._C._functorch.maybe_current_level() is None:
-        with unchanged([*loss.buffers()]):  # by a second call on this batch; a transform would not see them change
-            return torch.autograd.grad(total(logits), logits, create_graph=True)[0]
     try:
-        gradient: Tensor = torch.func.grad(total)(logits)
+        gradient: Tensor = torch.func.grad(lambda logits: example_losses(loss, logits, targets).sum())(logits)
     except RuntimeError as error:
-        if "setup_context" not in str(error):
-            raise
-        raise TypeError(
-            f"the loss {getattr(loss, '__qualname__', loss)} has a derivative of its own that is not known to be "
-            "differentiable again (an autograd.Function without setup_context), and DoubleBack differentiates it: write "
-            "the loss in PyTorch's operations, give its Function a setup_context, or use SpectReg."
-        ) from error
+        if "setup_context" in str(error):
+            raise TypeError(
+                f"the loss {getattr(loss, '__qualname__', loss)} has a derivative of its own that is not known to be "
+                "differentiable again (an autograd.Function without setup_context), and DoubleBack differentiates it: write "
+                "the loss in PyTorch's operations, give its Function a setup_context, or use SpectReg."
+            ) from error
+        if isinstance(loss, nn.Module) and [*loss.buffers()] and torch._C._functorch.maybe_current_level() is None:
+            return _gradient_on_copies(loss, logits, targets)
+        raise
     return gradient
+
+
+def _gradient_on_copies(loss: nn.Module, logits: Tensor, targets: Any) -> Tensor:
+    """For a loss that changes its buffers, which a transform may not see."""
+    buffers = {name: buffer.clone() for name, buffer in loss.named_buffers()}
+    values = torch.func.functional_call(unreduced(loss), buffers, (logits, targets))  # type: ignore[arg-type]
+    total = _by_example(values, logits, reduction_of(loss)).sum()
+    return torch.autograd.grad(total, logits, create_graph=True)[0]
 
 
 def reduction_of(loss: Loss) -> str | None:

@@ -14,10 +14,12 @@ from types import ModuleType
 from typing import Any
 
 
-def found(name: str) -> Callable[..., Any]:
+def found(name: str) -> Any:
     """The function or class of that name, imported anew where it is in a file."""
     where, _, thing = name.rpartition(":")
-    made: Callable[..., Any] | None = getattr(_module(where), thing, None)
+    made: Any = _module(where)
+    for part in thing.split("."):
+        made = getattr(made, part, None)
     if made is None:
         raise ValueError(f"{where} has no function {thing!r}: give package.module:function or file.py:function.")
     return made

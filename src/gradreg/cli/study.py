@@ -167,10 +167,10 @@ def _as_typed(ctx: typer.Context) -> list[str]:
 
 def _settings_of(config: RunConfig) -> list[str]:
     decay = sum(penalty.weight for penalty in config.penalties if isinstance(penalty, WeightDecay))
-    words = ["--learning-rate", f"{config.learning_rate:g}", "--weight-decay", f"{decay:g}"]
+    words = ["--learning-rate", str(config.learning_rate), "--weight-decay", str(decay)]
     for penalty in config.penalties:
         name = origin_of(type(penalty)).kind if is_own(type(penalty)) else penalty.name
-        words += [] if isinstance(penalty, WeightDecay) else ["--penalty", f"{name}={penalty.weight:g}"]
+        words += [] if isinstance(penalty, WeightDecay) else ["--penalty", f"{name}={penalty.weight}"]
     return words
 
 

@@ -42,7 +42,11 @@ def encode_images(paths: Sequence[str | Path], input_shape: tuple[int, int, int]
         paths: of pictures that Pillow reads.
         input_shape: ``(channels, height, width)``, as the dataset and the loaded model have it.
     """
+    if isinstance(paths, (str, Path)):
+        raise DataError(f"one path was given, {str(paths)!r}, and several are expected: put it into a list.")
     channels, height, width = input_shape
+    if not paths:
+        return np.zeros((0, *input_shape), dtype=np.uint8)
     if channels not in (1, 3):
         raise DataError(
             f"pictures have 1 channel or 3, and input_shape={input_shape} names {channels}: was it trained on some?"

@@ -103,7 +103,7 @@ class Compiled:
         _check_data(tensors)
 
         def alike() -> tuple[Any, ...]:
-            return self, _signature(model, tensors), structure, tuple(weights), what, twice
+            return self, _signature(model, tensors), str(structure), tuple(weights), what, twice
 
         def place() -> tuple[Any, ...]:
             return *alike(), model, optimizer, _state_of(optimizer), _places(model)
@@ -113,7 +113,9 @@ class Compiled:
         if prepared is None:
             check_not_wrapped(model)
             check_not_compiled(model)
-            own, codes = (alike(), _kind(model)), {} if self.codes is None else self.codes
+            own, codes = (alike(), _kind(model)), {}
+            if self.codes is not None and not any(map(_is_changed, model.modules())):
+                codes = self.codes
             with torch.inference_mode(False), unchanged(buffers):  # what is made there could not be trained with later
                 prepared = Prepared(whole, model, tensors, structure, weights, twice, optimizer, codes.get(own))
             codes[own] = prepared.program.code
@@ -384,10 +386,10 @@ def _kind(model: nn.Module) -> tuple[Any, ...]:
     """What a model is, as far as can be seen: its modules as they print themselves, its parameters and buffers."""
     parameters = [(name, p.requires_grad, *_look(p)) for name, p in model.named_parameters()]
     buffers = [(name, False, *_look(b)) for name, b in model.named_buffers()]
-    itself = [Same(model)] if any(map(_is_changed, model.modules())) else []
-    return *map(type, model.modules()), repr(model), *parameters, *buffers, *itself
+    return *map(type, model.modules()), repr(model), *parameters, *buffers
 
 
 def _is_changed(module: nn.Module) -> bool:
-    """Whether it has hooks, or a ``forward`` of its own, which may do anything."""
-    return bool(module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module))
+    """Whether it has hooks, or a ``forward`` of its own, which may do anything; but for PyTorch's own norms."""
+    hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+    return "forward" in vars(module) or any(not type(hook).__module__.startswith("torch.nn.utils") for hook in hooks)

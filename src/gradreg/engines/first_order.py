@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gradreg.engines.attention import math_attention
 from gradreg.engines.base import Evaluation
@@ -48,7 +49,8 @@ def evaluate(
         tried, way = tried_on(model), way_of(model)
         for name in wrt:
             if (forward_mode, name, way) not in tried:
-                check_agrees(shifted(name), points[name], logits, forward_mode=forward_mode)
+                inside = coarsest_precision(model, logits, *points[name])
+                check_agrees(shifted(name), points[name], logits, inside, forward_mode=forward_mode)
                 tried.add((forward_mode, name, way))
         vjps = {name: autograd_vjp(logits, points[name], differentiable=False) for name in wrt}
         return Evaluation(logits, vjps, {name: jvp(name, points[name], logits) for name in wrt})
@@ -57,6 +59,17 @@ def evaluate(
     logits = next(iter(passes.values()))[0]
     vjps = {name: vjp for name, (_, vjp, _) in passes.items()}
     return Evaluation(logits, vjps, {name: jvp(name, points, logits) for name, (_, _, points) in passes.items()})
+
+
+def coarsest_precision(model: Model, *tensors: Tensor) -> torch.dtype:
+    """Of what the model computes with: these tensors, its parameters, autocast."""
+    dtypes = {tensor.dtype for tensor in tensors}
+    if isinstance(model, nn.Module):
+        dtypes |= {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    device = tensors[0].device.type
+    if torch.is_autocast_enabled(device):
+        dtypes.add(torch.get_autocast_dtype(device))
+    return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
 
 
 def _attention(transformed: bool) -> AbstractContextManager[object]:

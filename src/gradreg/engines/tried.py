@@ -14,7 +14,7 @@ _TRIED: WeakKeyDictionary[Callable[..., Any], set[Hashable]] = WeakKeyDictionary
 def tried_on(model: Callable[..., Any]) -> set[Hashable]:
     """What was tried, to be added to. A model that is neither hashable nor weakly referable is tried every time."""
     try:
-        return _TRIED.setdefault(model, set())
+        return _TRIED.setdefault(getattr(model, "__self__", model), set())  # a bound method is a new object each time
     except TypeError:
         return set()
 

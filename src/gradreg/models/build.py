@@ -85,7 +85,7 @@ def _own(
 
 
 def _function(name: str) -> Callable[..., nn.Module]:
-    made = own_code.found(name)
+    made: Callable[..., nn.Module] = own_code.found(name)
     if isinstance(made, nn.Module):
         raise ValueError(f"{name} is one network, and every run needs one of its own: give a function that makes it.")
     if not callable(made):

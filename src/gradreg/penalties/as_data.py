@@ -7,7 +7,7 @@ from typing import Any
 
 from gradreg.penalties.base import Penalty
 from gradreg.penalties.norm import TargetSlope
-from gradreg.penalties.own import Origin, is_own, known_again, origin_of
+from gradreg.penalties.own import Origin, as_recorded, is_own, origin_of, to_be_computed
 from gradreg.penalties.schedule import Schedule
 
 
@@ -29,15 +29,20 @@ def to_data(penalty: Penalty) -> dict[str, Any]:
     )
 
 
-def from_data(data: dict[str, Any], kinds: dict[str, type[Penalty]]) -> Penalty:
-    """The penalty that :func:`to_data` wrote; ``kinds`` gives the classes by name."""
+def from_data(data: dict[str, Any], kinds: dict[str, type[Penalty]], *, to_run: bool = False) -> Penalty:
+    """The penalty that :func:`to_data` wrote; ``kinds`` gives the classes by name.
+
+    One of the user's own is imported if it is to be run; else its code is not asked for, and something may stand for it.
+    """
     options = {name: value for name, value in data.items() if name not in ("name", "origin")}
     if isinstance(options.get("norm"), dict):
         options["norm"] = TargetSlope(**options["norm"])
     if "schedule" in options:
         options["schedule"] = Schedule(**options["schedule"])
     if "origin" in data:
-        return known_again(data["name"], Origin(*data["origin"]), tuple(options))(**options)
+        name, origin = data["name"], Origin(*data["origin"])
+        kind = to_be_computed(name, origin) if to_run else as_recorded(name, origin, tuple(options))
+        return kind(**options)
     if data["name"] not in kinds:
         raise ValueError(f"penalty {data['name']!r} is unknown: choose one of {', '.join(kinds)}.")
     return kinds[data["name"]](**options)

@@ -105,8 +105,10 @@ class StudyFolder:
         runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
         self._check_complete({key for _, key in runs}, found.keys())
         if with_further_seeds:
-            arms = {_but_for_seed(found[key]): arm for arm, key in runs}
-            runs = [(arms[like], key) for key, record in found.items() if (like := _but_for_seed(record)) in arms]
+            arms = {(_but_for_seed(found[key]), arm) for arm, key in runs}
+            known = {key for _, key in runs}
+            others = [(key, _but_for_seed(record)) for key, record in found.items() if key not in known]
+            runs = [*runs, *((arm, key) for key, like in others for one, arm in sorted(arms) if one == like)]
         return str(study.get("title", self.folder.name)), [_labelled(found[key], arm) for arm, key in runs]
 
     def _index(self) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class _Worker:
     @classmethod
     def work(cls, fleet: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[tuple[str, type[Warning]]]]:
         """The records, and what there was to warn of, for whoever waits for them."""
-        configs = [RunConfig.from_data(config) for config in fleet]
+        configs = [RunConfig.from_data(config, to_run=True) for config in fleet]
         with warnings.catch_warnings(record=True) as warned:
             records = [one.to_data() for one in train_together(configs, cls.dataset, cls.device, cls.snapshots)]
         return records, [(str(one.message), one.category) for one in warned]

@@ -70,6 +70,12 @@ class Plan:
     weight_decays: tuple[float, ...] = ()
     search: Literal["grid", "optuna"] = "grid"
 
+    def __post_init__(self) -> None:
+        labels = [arm.label for arm in self.arms]
+        for label in labels:
+            if labels.count(label) > 1:
+                raise ValueError(f"two arms are called {label}: give one of the classes another name.")
+
     @property
     def key(self) -> str:
         """A short hash of the whole plan."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from gradreg.data import Dataset
 from gradreg.data.encode import Columns
@@ -18,7 +19,7 @@ from gradreg.models import build, source_fingerprint
 from gradreg.training.resident import prepare
 from gradreg.training.run import Trained
 
-WEIGHTS, DESCRIPTION, RECORD, CODE = "model.safetensors", "model.json", "record.json", "model.py"
+WEIGHTS, DESCRIPTION, RECORD, CODE = "model.safetensors", "model.json", "record.json", "gradreg_model.py"
 #: Of pixels between 0 and 1; some more for what resizing adds.
 MOST_BRIGHT = 1.5
 
@@ -77,11 +78,21 @@ def _check_inputs(x: Tensor, shape: tuple[int, ...]) -> None:
     if x.shape[1:] != shape:
         numbers = ", ".join(map(str, shape))
         raise ValueError(f"the model takes [n, {numbers}], and was given {tuple(x.shape)}: {_way_to(shape, tuple(x.shape))}")
-    if _is_image(shape) and x.is_floating_point() and x.numel() and x.max() > MOST_BRIGHT:
+    if not _is_image(shape):
+        return
+    if not x.is_floating_point() and x.dtype != torch.uint8:
+        raise ValueError(f"pixels are uint8, or floats between 0 and 1, and were given as {x.dtype}: x.astype('uint8').")
+    if x.is_floating_point() and x.numel() and _may_be_looked_at(x) and x.max() > MOST_BRIGHT:
         raise ValueError(
             f"pixels are floats between 0 and 1, and there is one of {x.max():g}: divide by 255, or give uint8. Standardise "
             "nothing, the model does."
         )
+
+
+def _may_be_looked_at(x: Tensor) -> bool:
+    """Not while it is traced, compiled or transformed, and not where all would wait for it."""
+    traced = torch.compiler.is_compiling() or get_proxy_mode() is not None
+    return not traced and torch._C._functorch.maybe_current_level() is None and x.device.type == "cpu"
 
 
 def _way_to(shape: tuple[int, ...], given: tuple[int, ...]) -> str:

@@ -70,9 +70,11 @@ class RunConfig:
         return plain | {"drops": [*self.drops], "penalties": [to_data(penalty) for penalty in self.penalties]}
 
     @classmethod
-    def from_data(cls, data: dict[str, Any]) -> RunConfig:
+    def from_data(cls, data: dict[str, Any], *, to_run: bool = False) -> RunConfig:
+        """As it was; with ``to_run`` penalties of the user's own are imported, and an error if they are not there."""
         tuples = {"drops": tuple(data["drops"])} if "drops" in data else {}
-        return cls(**data | tuples | {"penalties": tuple(from_data(one, PENALTIES) for one in data["penalties"])})
+        penalties = tuple(from_data(one, PENALTIES, to_run=to_run) for one in data["penalties"])
+        return cls(**data | tuples | {"penalties": penalties})
 
     @property
     def key(self) -> str:
