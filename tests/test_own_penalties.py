@@ -158,6 +158,11 @@ def test_on_the_command_line(gradreg: Shell, tmp_path: Path) -> None:  # noqa: F
     assert json.loads((tmp_path / "model" / "record.json").read_text())["config"]["penalties"][1]["name"] == "twice"
     (tmp_path / "mine.py").unlink()
     assert "Twice" in gradreg("report", "study").stdout
+    (tmp_path / "my own").mkdir()
+    write(tmp_path / "my own")
+    words = ["--penalties", "spect_reg, my own/mine.py:Twice", "--weights", "my own/mine.py:Twice=0.01"]
+    shown = gradreg("compare", *QUICK, *words, "--weights", "SpectReg=1", "--out", "another").stdout
+    assert "Twice" in shown
 
 
 @pytest.mark.parametrize(

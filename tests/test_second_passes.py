@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import gradreg as gr
 from gradreg.draws import Draws
-from gradreg.engines import DifferentiationError
+from gradreg.engines import DifferentiationError, first_order
 from gradreg.engines.dropout import DrawnDropout, plain_alpha_dropout, plain_dropout
 from gradreg.engines.tangents import _load_forward_mode
 
@@ -284,3 +284,13 @@ def test_rounding_is_no_other_function(engine: str, how: str, seed: int) -> None
     model, x = (model.bfloat16(), x.bfloat16()) if how == "half" else (model, x)
     with torch.autocast("cpu", torch.bfloat16, enabled=how == "autocast"):
         assert gradient(model, x, gr.SpectReg(weight=1), engine).isfinite().all()
+
+
+def test_a_model_that_is_a_new_lambda_in_each_step_is_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(first_order, "check_agrees", lambda *_, **__: calls.append(1))
+    layer, objective = nn.Linear(5, 3), gr.Objective(F.cross_entropy, gr.SpectReg(weight=1), engine="linearized")
+    for _ in range(3):
+        objective(lambda x: layer(x), torch.randn(4, 5), torch.tensor([0, 1, 2, 1]))
+        objective(layer.forward, torch.randn(4, 5), torch.tensor([0, 1, 2, 1]))
+    assert len(calls) == 2

@@ -242,7 +242,8 @@ def parse_penalties(text: str) -> list[str]:
     ['spect_reg', 'double_back']
     """
     by_class = {kind.__name__.lower(): name for name, kind in PENALTIES.items()}
-    names = [by_class.get(word.lower(), word) for word in re.split(r"[,\s]+", text.strip()) if word]
+    words = re.split("," if ":" in text else r"[,\s]+", text)  # the path of a file may have spaces
+    names = [by_class.get(word.lower(), word) for word in map(str.strip, words) if word]
     for name in names:
         kind_of(name)
     return names
