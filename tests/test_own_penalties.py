@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+import torch
 from test_cli import QUICK, Shell, gradreg  # noqa: F401
 from test_training import config, toy
 from torch import Tensor
@@ -177,3 +178,8 @@ def test_on_the_command_line(gradreg: Shell, tmp_path: Path) -> None:  # noqa: F
 def test_what_is_none(code: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=says):
         own_penalty(write(tmp_path, code))
+
+
+def test_an_option_that_cannot_be_recorded_is_named() -> None:
+    with pytest.raises(TypeError, match=r"Positive: power=torch.float32 cannot be written to a record"):
+        config(toy(), penalties=(Positive(weight=1, power=torch.float32),)).to_data()

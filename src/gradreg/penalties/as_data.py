@@ -22,11 +22,18 @@ def to_data(penalty: Penalty) -> dict[str, Any]:
     """
     origin = {"origin": [*origin_of(type(penalty))]} if is_own(type(penalty)) else {}
     values = {f.name: getattr(penalty, f.name) for f in fields(penalty)} | {"weight": float(penalty.weight)}
-    return (
-        {"name": penalty.name}
-        | origin
-        | {name: asdict(value) if isinstance(value, (TargetSlope, Schedule)) else value for name, value in values.items()}
-    )
+    return {"name": penalty.name} | origin | {name: _plain(penalty, name, value) for name, value in values.items()}
+
+
+def _plain(penalty: Penalty, name: str, value: Any) -> Any:
+    if isinstance(value, (TargetSlope, Schedule)):
+        return asdict(value)
+    if not isinstance(value, (bool, int, float, str, tuple, list, type(None))):
+        raise TypeError(
+            f"{type(penalty).__name__}: {name}={value!r} cannot be written to a record. Make it a number or a word, and "
+            "look up inside the penalty what it stands for."
+        )
+    return value
 
 
 def from_data(data: dict[str, Any], kinds: dict[str, type[Penalty]], *, to_run: bool = False) -> Penalty:
