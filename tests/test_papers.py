@@ -557,3 +557,19 @@ def test_two_standard_errors_of_few_runs_are_said_to_be_few() -> None:
     assert abs(first.difference) < first.margin
     assert "the interval is wider: 2 of those that differ have zero in it" in as_text(experiment, runs)
     assert "zero in it" not in as_text(experiment, [*runs[:1], *records(experiment, 0.97, 0.97)])
+
+
+def test_teeth_are_told_from_steps_by_runs_that_are_there_already() -> None:
+    """Large weights on SIN: no run is made for them."""
+    teeth, by_weight = KNOWN["sawtooth"], {cell.column: arm_id(cell.config) for cell in KNOWN["sin_domain"].cells}
+    assert {cell.row: arm_id(cell.config) for cell in teeth.cells} == {
+        f"SpectReg {weight}": by_weight[weight] for weight in ("0.03", "0.3", "1", "3", "10")
+    }
+    for flat, steep, outcome in ((0.0, 4.0, "reversed"), (2.0, 2.0, "holds")):  # a step function, and a tooth
+        slopes = {"train": flat, "between": steep, "test": steep}
+        runs = [
+            RunRecord(config=config, metrics={f"gradient_norm_{name}": v + 0.01 * config.seed for name, v in slopes.items()})
+            for cell in teeth.cells
+            for config in cell.configs(3)
+        ]
+        assert {one.outcome for one in claims_tested(teeth, judge(teeth, runs))} == {outcome}

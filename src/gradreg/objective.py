@@ -138,9 +138,8 @@ class Objective:
             step: the number of the training step, for penalties with a schedule.
         """
         active = self.active(step)
-        _check_grad_mode(active)
-        if isinstance(self.engine, Auto) and torch.is_grad_enabled():
-            self._choose(model, x)
+        if isinstance(self.engine, Auto):
+            self._choose(model, x, active)
         if not isinstance(self.engine, Compiled):
             return self.evaluate(model, x, y, active, unlabeled=unlabeled, source=_source(generator))
         try:
@@ -156,8 +155,11 @@ class Objective:
             self._set_choice(choice, logging.WARNING)
             return terms
 
-    def _choose(self, model: Model, x: Inputs) -> None:
-        """Replace ``engine="auto"`` by the engine for this model, whatever acts at this step."""
+    def _choose(self, model: Model, x: Inputs, active: Sequence[Job]) -> None:
+        """Replace ``engine="auto"`` by the engine for this model, whatever acts at this step; not where no gradients are."""
+        _check_grad_mode(active)
+        if not torch.is_grad_enabled():
+            return
         penalties = (p for p in self.penalties if isinstance(p, GradientPenalty) and p.weight)
         self._set_choice(choose(model, x, dict.fromkeys(penalty.wrt for penalty in penalties)), logging.INFO)
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from gradreg.cli.options import Json
 from gradreg.report import as_data, as_rich_table, write_report
 from gradreg.study.compare import StudyFolder
-from gradreg.study.statistics import compare_arms
+from gradreg.study.statistics import Comparison, compare_arms
 from gradreg.study.verdict import verdict
 from gradreg.training import RunRecord
 
@@ -30,13 +30,20 @@ def report(
     are counted in.
     """
     study = StudyFolder(folder)
-    show(study, *study.load(with_further_seeds=True), as_json)
+    title, records = study.load(with_further_seeds=True)
+    show(compare_arms(records), _written(study, title, records), as_json)
 
 
-def show(folder: StudyFolder, title: str, records: list[RunRecord], as_json: bool, notice: str = "") -> None:
-    """Write the report of a study and print its table and verdict."""
+def show_study(study: StudyFolder, as_json: bool, notice: str) -> Comparison:
+    """Write the report of a study that was just run, and print it."""
+    title, records = study.load()
     comparison = compare_arms(records)
-    page = _written(records, folder.folder / "report", title)
+    show(comparison, _written(study, title, records), as_json, notice)
+    return comparison
+
+
+def show(comparison: Comparison, page: str | None, as_json: bool, notice: str = "") -> None:
+    """Print table and verdict, and where the page is."""
     if as_json:
         typer.echo(json.dumps(as_data(comparison) | {"notice": notice, "report": page}, indent=1))
         return
@@ -49,8 +56,9 @@ def show(folder: StudyFolder, title: str, records: list[RunRecord], as_json: boo
         console.print(f"\nReport: {page}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _written(records: list[RunRecord], folder: Path, title: str) -> str | None:
+def _written(study: StudyFolder, title: str, records: list[RunRecord]) -> str | None:
     """Where the page is; None where it cannot be written, and then the table is still printed."""
+    folder = study.folder / "report"
     try:
         return str(write_report(records, folder, title=title))
     except OSError as error:

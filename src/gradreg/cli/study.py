@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shlex
 from collections.abc import Iterator
@@ -14,14 +15,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gradreg.cli import options as o
-from gradreg.cli.report import show
+from gradreg.cli.report import show_study
+from gradreg.cli.train import train
 from gradreg.data import Dataset
 from gradreg.penalties import WeightDecay
 from gradreg.penalties.own import is_own, origin_of
 from gradreg.study.compare import Outcome, StudyFolder, compare, tune
 from gradreg.study.execute import Executor, Watcher, default_workers
 from gradreg.study.plan import BASELINE, Plan, arms_of
-from gradreg.study.statistics import Row, compare_arms
+from gradreg.study.statistics import Row
 from gradreg.study.verdict import joined
 from gradreg.training import RunConfig
 
@@ -103,9 +105,8 @@ def study(
     if only_tuning:
         _show_weights(outcome, folder, as_json)
     else:
-        title, records = folder.load()
-        show(folder, title, records, as_json, _notice(outcome, tune_baseline))
-        _say_how_to_train(ctx, compare_arms(records).best, outcome, quiet=as_json)
+        comparison = show_study(folder, as_json, _notice(outcome, tune_baseline))
+        _say_how_to_train(ctx, comparison.best, outcome, quiet=as_json)
 
 
 def default_penalties(dataset: Dataset) -> str:
@@ -159,8 +160,9 @@ def _say_how_to_train(ctx: typer.Context, best: Row | None, outcome: Outcome, *,
 
 
 def _as_typed(ctx: typer.Context) -> list[str]:
-    """The options that a single run has too, but for those that the comparison may have chosen."""
-    typed = [name for name in _OF_A_RUN if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"]
+    """The options that ``gradreg train`` has too, but for those that the comparison may have chosen."""
+    shared = [name for name in inspect.signature(train).parameters if name not in _NOT_AS_TYPED]
+    typed = [name for name in shared if (source := ctx.get_parameter_source(name)) and source.name == "COMMANDLINE"]
     flags = [(f"--{name.replace('_', '-')}", ctx.params[name]) for name in typed]
     return [word for flag, value in flags for word in ([flag] if value is True else [flag, str(value)])]
 
@@ -174,10 +176,7 @@ def _settings_of(config: RunConfig) -> list[str]:
     return words
 
 
-_OF_A_RUN = (
-    *("data", "model", "train_size", "validation_size", "balanced", "label", "image_size", "task", "data_dir", "steps"),
-    *("batch_size", "optimizer", "dropout", "precision", "engine", "device"),
-)
+_NOT_AS_TYPED = ("learning_rate", "weight_decay", "out", "as_json")
 
 
 def _safe(name: str) -> str:

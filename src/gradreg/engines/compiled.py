@@ -21,8 +21,8 @@ from gradreg.engines.inputs import Inputs
 from gradreg.engines.parallel import check_not_wrapped
 from gradreg.engines.program import Code, Program, TraceError, draws
 from gradreg.engines.twice import FastTwice
+from gradreg.engines.unchanged import unchanged
 from gradreg.parts import begin_part_at_gradient
-from gradreg.unchanged import unchanged
 
 #: From the model, the data, the weights of the penalties and a key for random numbers, to total, loss, values and logits.
 Whole = Callable[[nn.Module, Any, Sequence[Tensor], Tensor], tuple[Tensor, Tensor, dict[str, Tensor], Tensor]]

@@ -17,7 +17,7 @@ from gradreg.engines.forward_pass import Pass
 from gradreg.engines.inputs import Inputs, device_of
 from gradreg.engines.parallel import is_sharded
 from gradreg.engines.recorded import record, transform
-from gradreg.engines.tried import tried_on, way_of
+from gradreg.engines.tried import Trial
 from gradreg.penalties.probe import autograd_vjp
 from gradreg.recorded_graph import custom_function, nodes_between, nodes_of
 
@@ -43,16 +43,15 @@ class DoubleBackward:
         if self.transformed:
             with math_attention():
                 return _in_transform(model, inputs, wrt, how)
-        tried, way = tried_on(model), way_of(model)
-        new = [name for name in wrt if (self.name, name, way) not in tried]
-        if new:
+        trial = Trial("differentiated twice", model)
+        if untried := trial.untried(wrt):
             check_not_compiled(model)
             _check_not_sharded(model)
         with math_attention():
             logits, points = record(model, inputs, wrt, how)
-        for name in new:
+        for name in untried:
             _check_second_derivative(logits, points[name])
-            tried.add((self.name, name, way))
+            trial.passed(name)
         return Evaluation(logits, {name: autograd_vjp(logits, points[name]) for name in wrt})
 
 

@@ -47,7 +47,7 @@ class FiniteDifference:
         check_step(self.step)
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
-        return evaluate(model, inputs, wrt, how, self._jvp, forward_mode=False, transformed=self.transformed)
+        return evaluate(model, inputs, wrt, how, self._jvp, in_forward_mode=False, transformed=self.transformed)
 
     def _jvp(self, function: Function, points: Sequence[Tensor], logits: Tensor) -> JVP:
         return by_difference(function, points, logits, central=self.central, step=self.step)

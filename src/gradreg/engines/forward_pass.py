@@ -61,9 +61,10 @@ class Pass:
     @property
     def beside_dropout(self) -> RandomState | int | None:
         """For random numbers that are no masks. Those of a pass by key come from its key, and nobody's state moves on."""
-        by_key = self.own and self.state is None and isinstance(self.randomness, Draws)
-        key = self.randomness.at("beside dropout").key if by_key and isinstance(self.randomness, Draws) else None
-        return key if isinstance(key, int) else self.state
+        if self.state is not None or not self.own or not isinstance(self.randomness, Draws):
+            return self.state
+        key = self.randomness.at("beside dropout").key
+        return key if isinstance(key, int) else None  # a tensor, in a graph or a fleet, seeds nothing
 
     def again(self, model: Callable[..., Any], device: torch.device) -> Pass:
         """The same pass, to be run again with the same masks, from the same buffers. To be asked for before the first."""

@@ -36,7 +36,7 @@ class Linearized:
     transformed: bool = False
 
     def evaluate(self, model: Callable[..., Any], inputs: Inputs, *, wrt: Collection[str], how: Pass) -> Evaluation:
-        return evaluate(model, inputs, wrt, how, _jvp, forward_mode=True, transformed=self.transformed)
+        return evaluate(model, inputs, wrt, how, _jvp, in_forward_mode=True, transformed=self.transformed)
 
 
 def _jvp(function: Function, points: Sequence[Tensor], _: Tensor) -> JVP:

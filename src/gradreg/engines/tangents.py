@@ -29,11 +29,11 @@ Function = Callable[..., Tensor]
 def by_forward_mode(function: Function, points: Sequence[Tensor]) -> JVP:
     """Exact: the tangent goes through the model beside the values."""
     zeros = [torch.zeros_like(point) for point in points]
-    return _rows(points, lambda tangents: _forward_mode(function, zeros, tangents)[1])
+    return _rows(points, lambda tangents: forward_mode(function, zeros, tangents)[1])
 
 
-def _forward_mode(function: Function, points: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The value and the product with the tangents."""
+def forward_mode(function: Function, points: Sequence[Tensor], tangents: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """The value of the function at these points, and its Jacobian times the tangents."""
     _load_forward_mode()
     with pytorchs_layers(), _Plain(), math_attention():  # fused attention has no forward mode
         try:
@@ -78,44 +78,6 @@ def _glu(input: Tensor, dim: int = -1) -> Tensor:  # noqa: A002
 _PLAIN = PLAIN_NORMALISATION | {F.dropout: plain_dropout, F.alpha_dropout: plain_alpha_dropout, F.glu: _glu}
 
 
-def check_agrees(
-    function: Function, points: Sequence[Tensor], logits: Tensor, inside: torch.dtype, *, forward_mode: bool
-) -> None:
-    """Raise where the pass run again gives other logits: value and derivative would be those of two functions.
-
-    Args:
-        function: the logits by how far the points are moved.
-        points: where they are.
-        logits: what the first pass gave.
-        inside: the coarsest precision in the model.
-        forward_mode: whether forward mode is used, in which some layers are computed, and rounded, in another way.
-    """
-    zeros = [torch.zeros_like(point) for point in points]
-    with torch.no_grad():
-        if _apart(function(*zeros), logits) > SAME.get(inside, 0.05):
-            raise DifferentiationError(
-                "the model gives other logits when it is run again on the same batch, so that value and derivative of the "
-                "penalty would be of two functions. What it takes from elsewhere (random numbers of a generator of its own, "
-                "random or numpy; a counter) cannot be repeated: use engine='double_backward', which runs it once."
-            )
-        if forward_mode and _apart(_forward_mode(function, zeros, zeros)[0], logits) > ROUNDED.get(inside, 0.3):
-            raise DifferentiationError(
-                "the model gives other logits in forward mode than in an ordinary pass, as where a layer draws another "
-                "dropout mask there: use engine='double_backward' or 'finite_difference'."
-            )
-
-
-#: How far apart the same operations may be, relative to the logits, and others that only round otherwise (measured: 5e-5 in
-#: single precision, 0.02 to 0.13 for deep networks in bfloat16). Half precision is the coarsest.
-SAME = {torch.float64: 1e-6, torch.float32: 1e-2}
-ROUNDED = {torch.float64: 1e-6, torch.float32: 1e-2}
-
-
-def _apart(again: Tensor, logits: Tensor) -> float:
-    whole = _unmasked(logits).norm()
-    return float((_unmasked(again) - _unmasked(logits)).norm() / torch.where(whole > 0, whole, 1))
-
-
 @cache
 def _load_forward_mode() -> None:
     """PyTorch's rules for forward mode, which it loads when first used, with a warning about its own code."""
@@ -137,12 +99,12 @@ def by_difference(
         h = relative * torch.stack([_rms(p) / _rms(t) for p, t in zip(points, tangents, strict=True)]).min()
         ahead = function(*[(h * t).to(t.dtype) for t in tangents])
         behind = function(*[(-h * t).to(t.dtype) for t in tangents]) if central else logits
-        return (_unmasked(ahead) - _unmasked(behind)) / (2 * h if central else h)
+        return (unmasked(ahead) - unmasked(behind)) / (2 * h if central else h)
 
     return _rows(points, one)
 
 
-def _unmasked(logits: Tensor) -> Tensor:
+def unmasked(logits: Tensor) -> Tensor:
     """Without those of classes that a mask rules out, which move nowhere."""
     return wide(logits).masked_fill(logits == -math.inf, 0)
 

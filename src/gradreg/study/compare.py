@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -105,10 +105,7 @@ class StudyFolder:
         runs = study.get("runs") or [(record.config.arm, key) for key, record in found.items()]
         self._check_complete({key for _, key in runs}, found.keys())
         if with_further_seeds:
-            arms = {(_but_for_seed(found[key]), arm) for arm, key in runs}
-            known = {key for _, key in runs}
-            others = [(key, _but_for_seed(record)) for key, record in found.items() if key not in known]
-            runs = [*runs, *((arm, key) for key, like in others for one, arm in sorted(arms) if one == like)]
+            runs = [*runs, *_further_seeds(runs, found)]
         return str(study.get("title", self.folder.name)), [_labelled(found[key], arm) for arm, key in runs]
 
     def _index(self) -> dict[str, Any]:
@@ -126,6 +123,14 @@ class StudyFolder:
                 f"in {self.store.folder}: bring the files back, or run the same gradreg compare again, which trains what is "
                 "missing."
             )
+
+
+def _further_seeds(runs: Sequence[tuple[str, str]], found: Mapping[str, RunRecord]) -> Iterator[tuple[str, str]]:
+    """Those of the others that differ from one of the runs in the seed alone, for every arm that it belongs to."""
+    named, arms = {key for _, key in runs}, dict.fromkeys((_but_for_seed(found[key]), arm) for arm, key in runs)
+    for key, record in found.items():
+        if key not in named:
+            yield from ((arm, key) for like, arm in arms if like == _but_for_seed(record))
 
 
 def _but_for_seed(record: RunRecord) -> str:

@@ -19,6 +19,7 @@ FIGURES = (
     figures.sin_gradients,
     figures.mnist_gradients,
     figures.plateaus,
+    figures.sawtooth,
     figures.full_data,
 )
 

@@ -143,6 +143,18 @@ WEIGHT_NORM = (
 )
 
 
+#: Weights at which the functions learned on SIN do not reach the data any more.
+TOO_LARGE = ("0.3", "1", "3", "10")
+SAWTOOTH = tuple(
+    is_better(
+        f"too large a weight gives no steps: {weight} is more than half as steep at training points as between them",
+        (f"SpectReg {weight}", "half of that between"),
+        (f"SpectReg {weight}", "at training points"),
+    )
+    for weight in TOO_LARGE
+)
+
+
 def beyond(controlled: str) -> tuple[Claim, ...]:
     """Control at the training points spreads."""
     return tuple(

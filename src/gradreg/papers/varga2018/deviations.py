@@ -72,6 +72,16 @@ PLATEAUS = (
         "no slope at its two training points, and our functions are little flatter there than anywhere."
     ),
 )
+SAWTOOTH = (
+    (
+        "The paper says “sawtooth-shaped functions rather than step functions”: figure sin_functions has such teeth at 0.3 "
+        "and 3. The tests are ours: a step function has no slope at its training points."
+    ),
+    (
+        "It adds that training ends “at local optima with a very high SpectReg loss”. Ours is high beside the zero of a "
+        "step function alone: the slope, and with it that loss, falls with the weight."
+    ),
+)
 TABLE1 = (*(f"MNIST: {text}" for text in MNIST), *(f"CIFAR: {text}" for text in CIFAR))
 FULL_DATA = (
     *(f"MNIST: {text}" for text in MNIST),

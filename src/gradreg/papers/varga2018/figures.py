@@ -141,6 +141,28 @@ def plateaus(p: Protocol) -> Experiment:
     )
 
 
+def sawtooth(p: Protocol) -> Experiment:
+    """What too large a weight gives on SIN. Steps would be flat at the training points, and steep between them."""
+    metrics = {
+        "at training points": _norm("train"),
+        "half of that between": replace(_norm("between"), factor=0.5),
+        "over the domain": _norm("test"),
+    }
+    return Experiment(
+        id="sawtooth",
+        title="Slope of the functions learned on SIN with large weights of SpectReg: teeth or steps?",
+        where="section 4.7",
+        cells=tuple(
+            Cell(row=f"SpectReg {weight}", column=column, config=p.sin(*sin_penalties(p, float(weight))), metric=metric)
+            for weight in ("0.03", *claims.TOO_LARGE)
+            for column, metric in metrics.items()
+        ),
+        claims=claims.SAWTOOTH,
+        deviations=deviations.SAWTOOTH,
+        num_runs=20,
+    )
+
+
 def full_data(p: Protocol) -> Experiment:
     """All training data but for those set aside for validation."""
     return Experiment(

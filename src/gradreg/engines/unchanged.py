@@ -10,7 +10,7 @@ from torch import Tensor
 
 @contextmanager
 def unchanged(tensors: Sequence[Tensor]) -> Iterator[None]:
-    """Put these back at the end, whatever was written to them: for what is only tried, or done a second time.
+    """Put these back at the end, whatever was written to them by what is only tried.
 
     >>> import torch
     >>> mean = torch.zeros(2)
